@@ -1,0 +1,36 @@
+/* park.h: sleeping until a word changes.
+ *
+ * A parking word is an event count: whoever wants to sleep reads it, looks once more for a reason not to
+ * sleep, and parks on the value it read; whoever makes a reason bumps the word.  On Linux this is the futex.
+ */
+#ifndef CF_BASE_PARK_H
+#define CF_BASE_PARK_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef _Atomic uint32_t cf_word;
+
+static inline uint32_t cf_word_read(cf_word *word) { return atomic_load_explicit(word, memory_order_seq_cst); }
+
+/* Sleeps while *word == seen; may also return early (a signal, a chance wake-up): callers look again. */
+static inline void cf_park(cf_word *word, uint32_t seen) {
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_PRIVATE, seen, (void *)0, (void *)0, 0);
+}
+
+/* Bumps the word and wakes every sleeper.  Async-signal-safe. */
+static inline void cf_unpark(cf_word *word) {
+    atomic_fetch_add_explicit(word, 1, memory_order_seq_cst);
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, (void *)0, (void *)0, 0);
+}
+
+static inline void cf_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+#endif

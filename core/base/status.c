@@ -1,0 +1,56 @@
+/* status.c: messages of failures, checked allocation, the log hook. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 1024 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+cfx_status cf_fail(cfx_status status, const char *format, ...) {
+    char text[MESSAGE_BYTES]; /* the arguments may include the old message */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    memcpy(message, text, sizeof message);
+    return status;
+}
+
+cfx_status cf_fail_in(cfx_status status, const char *prefix) { return cf_fail(status, "%s: %s", prefix, message); }
+
+CFX_API const char *cfx_error(void) { return message; }
+
+cfx_status cf_alloc(size_t bytes, void **out) {
+    *out = malloc(bytes ? bytes : 1);
+    return *out ? CFX_OK : cf_fail(CFX_EMEMORY, "out of host memory: %zu bytes", bytes);
+}
+
+cfx_status cf_alloc_zero(size_t count, size_t size, void **out) {
+    *out = calloc(count ? count : 1, size ? size : 1);
+    return *out ? CFX_OK : cf_fail(CFX_EMEMORY, "out of host memory: %zu times %zu bytes", count, size);
+}
+
+/* The hook is process-wide, set before threads start or replaced under the host's own care. */
+static _Atomic(cfx_log_hook) log_hook;
+static _Atomic(void *) log_data;
+
+CFX_API void cfx_log_to(cfx_log_hook hook, void *data) {
+    atomic_store(&log_data, data);
+    atomic_store(&log_hook, hook);
+}
+
+void cf_log(int level, const char *format, ...) {
+    const cfx_log_hook hook = atomic_load(&log_hook);
+    if (!hook) return;
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    hook(atomic_load(&log_data), level, text);
+}

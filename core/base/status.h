@@ -1,0 +1,35 @@
+/* status.h: how a failure travels.
+ *
+ * A function that can fail returns a cfx_status; the place that knows the cause writes the message, once,
+ * with cf_fail, and everyone above passes the status on with CF_TRY.  The message lives in a buffer of the
+ * calling thread until the next failure there; cfx_error() shows it.
+ */
+#ifndef CF_BASE_STATUS_H
+#define CF_BASE_STATUS_H
+
+#include "conflux.h"
+
+#define CF_TRY(call)                            \
+    do {                                        \
+        const cfx_status status_ = (call);      \
+        if (status_ != CFX_OK) return status_;  \
+    } while (0)
+
+/* Formats the message of this thread and returns `status`. */
+cfx_status cf_fail(cfx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts "prefix: " before this thread's message ("idx_read: path: ...") and returns `status`. */
+cfx_status cf_fail_in(cfx_status status, const char *prefix);
+
+/* malloc and calloc whose failure is a status.  Freed with free. */
+cfx_status cf_alloc(size_t bytes, void **out);
+cfx_status cf_alloc_zero(size_t count, size_t size, void **out);
+
+/* a * b and a + b of sizes, false on overflow. */
+static inline int cf_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline int cf_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
+
+/* Sends a line to the log hook; level 0 error, 1 warning, 2 info. */
+void cf_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

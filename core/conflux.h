@@ -1,0 +1,431 @@
+/* conflux.h: the one public header of Conflux, a training engine over asynchronous devices.
+ *
+ * Everything the Lua front end does goes through this page, so a C program can do it too.  Plain C99; every
+ * name starts with cfx_; handles are opaque, but for cfx_tensor, a small struct that the caller holds and
+ * passes by address.
+ *
+ * Calls enqueue and return.  The host waits only where a value is read (cfx_read, cfx_wait, cfx_sync).  A
+ * call that fails has changed nothing; it returns a status and leaves a message for cfx_error().  A context
+ * is used by one host thread at a time.  Dimensions are counted from 0 here (Lua counts from 1).
+ *
+ * The part between the marks `cdef: begin` and `cdef: end` is also the text that LuaJIT's ffi.cdef reads:
+ * there are no varargs, structs by value, callbacks or 64-bit results in it.
+ */
+#ifndef CONFLUX_H
+#define CONFLUX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CFX_ABI_VERSION 1
+
+/* Marks what the library exports; all else is hidden. */
+#if defined(__GNUC__)
+#define CFX_API __attribute__((visibility("default")))
+#else
+#define CFX_API
+#endif
+
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cdef: begin */
+
+enum { CFX_MAX_DIMS = 8 };
+
+/* What a call returns.  CFX_COLLECT is a success that asks a garbage-collected host to collect soon;
+ * CFX_CUSTOM is the tape's request to run one backward function of the host's own. */
+typedef enum cfx_status {
+    CFX_OK = 0,
+    CFX_COLLECT = -1,
+    CFX_CUSTOM = -2,
+    CFX_EARG = 1,      /* an argument does not fit; nothing was enqueued */
+    CFX_EMEMORY = 2,   /* out of memory, host or device */
+    CFX_EFAULT = 3,    /* an operation enqueued earlier failed */
+    CFX_EIO = 4,       /* a file is missing, unreadable, truncated or corrupt */
+    CFX_ESTATE = 5,    /* the call does not fit the state of its object */
+    CFX_EINTERRUPT = 6 /* cfx_interrupt was called */
+} cfx_status;
+
+typedef enum cfx_dtype {
+    CFX_BOOL = 0,
+    CFX_UINT8 = 1,
+    CFX_INT32 = 2,
+    CFX_INT64 = 3,
+    CFX_FLOAT16 = 4,
+    CFX_BFLOAT16 = 5,
+    CFX_FLOAT32 = 6,
+    CFX_FLOAT64 = 7,
+    CFX_DTYPES = 8
+} cfx_dtype;
+
+/* Marks on a tensor that a model holds. */
+typedef enum cfx_flag {
+    CFX_FLAG_BUFFER = 1, /* model state: copied, saved and synchronised, never trained */
+    CFX_FLAG_FROZEN = 2, /* a parameter that is not watched, updated or decayed */
+    CFX_FLAG_VIEW = 4    /* made by a view operation */
+} cfx_flag;
+
+typedef struct cfx_context cfx_context;
+typedef struct cfx_device cfx_device;
+typedef struct cfx_layout cfx_layout;
+typedef struct cfx_tape cfx_tape;
+typedef struct cfx_loader cfx_loader;
+
+/* A view over a reference-counted buffer: element (i, j, ...) lies at offset + i * stride[0] + ..., counted
+ * in elements.  Zero-initialise it before it receives a result; give it back with cfx_release, which zeroes
+ * it.  The fields belong to Conflux. */
+typedef struct cfx_tensor {
+    struct cf_buffer *_buffer;
+    int64_t _offset;
+    uint64_t _tape; /* the tape that watches this handle; void once that tape has ended */
+    int32_t _node;
+    uint8_t _dtype, _ndim, _flags, _unused;
+    int64_t _shape[8], _stride[8];
+} cfx_tensor;
+
+/* ---- library --------------------------------------------------------------------------------------- */
+
+CFX_API int32_t cfx_abi_version(void);
+CFX_API const char *cfx_version(void);
+/* The message of the last call that failed in this thread; "" if none has. */
+CFX_API const char *cfx_error(void);
+/* The name ("float32") and the size in bytes of a dtype; the dtype of a name, or -1. */
+CFX_API const char *cfx_dtype_name(int32_t dtype);
+CFX_API int32_t cfx_dtype_size(int32_t dtype);
+CFX_API int32_t cfx_dtype_find(const char *name);
+/* The dtype that `a` and `b` promote to. */
+CFX_API int32_t cfx_dtype_promote(int32_t a, int32_t b);
+/* The number of an operation of core/device/ops.def ("add", "tanh"), or -1. */
+CFX_API int32_t cfx_op_find(const char *name);
+
+/* ---- contexts and devices -------------------------------------------------------------------------- */
+
+typedef struct cfx_context_options {
+    size_t size;         /* sizeof(cfx_context_options) */
+    const char *devices; /* a spec such as "cpu*2"; NULL: the default devices */
+    int32_t threads;     /* CPU threads to share among CPU devices; 0: the cores this process may use */
+    uint64_t seed;
+    size_t memory_limit; /* bytes a device's pool may hold; 0: what the machine has */
+} cfx_context_options;
+
+CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out);
+/* Waits for what is enqueued, then frees everything but tensor handles still held, which become void. */
+CFX_API void cfx_context_free(cfx_context *context);
+
+/* Makes `spec` the run's devices: names separated by commas, "cpu", "cpu:1", "cpu*2".  Refused while a
+ * tensor lives on a device that would vanish. */
+CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec);
+CFX_API int32_t cfx_device_count(const cfx_context *context);
+/* Device i of the run, from 0; NULL out of range. */
+CFX_API cfx_device *cfx_device_at(const cfx_context *context, int32_t i);
+/* The device of that name ("cpu" is "cpu:0"). */
+CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_device **out);
+CFX_API const char *cfx_device_name(const cfx_device *device);
+/* Threads of the device's team. */
+CFX_API int32_t cfx_device_threads(const cfx_device *device);
+CFX_API cfx_context *cfx_device_context(const cfx_device *device);
+
+/* Waits until everything enqueued on `device` (NULL: on all) has run; raises a fault found there. */
+CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device);
+/* Sets the flag that every call and every wait checks.  Async-signal-safe, any thread. */
+CFX_API void cfx_interrupt(cfx_context *context);
+/* Fails with CFX_EINTERRUPT, once, if cfx_interrupt was called. */
+CFX_API cfx_status cfx_check(cfx_context *context);
+/* The number that the next commands carry: `line` of the chunk `source`, for faults found later. */
+CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line);
+
+typedef struct cfx_memory_info {
+    double in_use;   /* bytes in live tensors */
+    double reserved; /* bytes taken from the system */
+    double peak;     /* the most that was ever in use */
+    double limit;
+    double blocks; /* live blocks */
+} cfx_memory_info;
+CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out);
+/* Bytes by which a pool may grow before a call returns CFX_COLLECT (default 64 MiB). */
+CFX_API void cfx_debt_threshold(cfx_context *context, double bytes);
+/* Tells the pools that the host has collected: growth is counted from here. */
+CFX_API void cfx_debt_paid(cfx_context *context);
+/* Gives unused memory back to the system. */
+CFX_API void cfx_memory_trim(cfx_context *context);
+
+/* Random numbers are Philox 4x32-10 (Salmon et al., SC 2011) by position.  Stream 0 is shared, stream i + 1
+ * belongs to device i of the run. */
+CFX_API void cfx_seed(cfx_context *context, uint64_t seed);
+CFX_API void cfx_rng_get(const cfx_context *context, int32_t stream, uint64_t *seed, uint64_t *position);
+CFX_API cfx_status cfx_rng_set(cfx_context *context, int32_t stream, uint64_t seed, uint64_t position);
+
+/* "float32" (exact), "tf32" or "bfloat16" for matrix products of float32 tensors, where a device has it. */
+CFX_API cfx_status cfx_precision(cfx_context *context, const char *name);
+
+/* ---- tensors --------------------------------------------------------------------------------------- */
+
+/* Uninitialised; cfx_full fills with `value`. */
+CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, double value,
+                            cfx_tensor *out);
+/* Copies `data`, row-major, of the tensor's dtype; the caller may reuse it on return. */
+CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
+                                 const void *data, cfx_tensor *out);
+/* start, start + step, ...: n values (float64 arithmetic, rounded to dtype). */
+CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step,
+                              cfx_tensor *out);
+/* kind: "uniform" on [a, b), "normal" with mean a and deviation b, "integer" from a to b inclusive, or
+ * "permutation" of 0 .. shape[0]-1 (int64). */
+CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
+                              const char *kind, double a, double b, int32_t stream, cfx_tensor *out);
+
+/* A second handle on the same view.  `out` carries the watch too. */
+CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out);
+/* The same view, not watched. */
+CFX_API cfx_status cfx_detach(const cfx_tensor *x, cfx_tensor *out);
+/* Gives the handle up.  Cannot fail, may be called twice, never waits. */
+CFX_API void cfx_release(cfx_tensor *x);
+CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x);
+CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x);
+/* 1 if the value is there, so that a read would not wait. */
+CFX_API int32_t cfx_ready(const cfx_tensor *x);
+/* Waits for the value; raises the fault that kept it from being made. */
+CFX_API cfx_status cfx_wait(const cfx_tensor *x);
+/* Waits, then copies the values, row-major, to `dst` of `bytes` bytes. */
+CFX_API cfx_status cfx_read(const cfx_tensor *x, void *dst, size_t bytes);
+/* Waits, then gives the address of the first element; NULL out for a device whose memory the host cannot read. */
+CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out);
+
+/* ---- views: no data moves; out shares x's buffer --------------------------------------------------- */
+
+/* One dimension may be -1.  Copies where no view can show the shape. */
+CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+CFX_API cfx_status cfx_permute(const cfx_tensor *x, int32_t ndim, const int32_t *dims, cfx_tensor *out);
+CFX_API cfx_status cfx_transpose(const cfx_tensor *x, int32_t a, int32_t b, cfx_tensor *out);
+/* Elements start, start + step, ... of dimension `dim`: n of them. */
+CFX_API cfx_status cfx_slice(const cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step,
+                             cfx_tensor *out);
+/* Position i of dimension `dim`, which vanishes. */
+CFX_API cfx_status cfx_select(const cfx_tensor *x, int32_t dim, int64_t i, cfx_tensor *out);
+CFX_API cfx_status cfx_squeeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+CFX_API cfx_status cfx_unsqueeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+CFX_API cfx_status cfx_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+/* The main diagonal of the last two dimensions. */
+CFX_API cfx_status cfx_diagonal(const cfx_tensor *x, cfx_tensor *out);
+
+/* ---- copies ---------------------------------------------------------------------------------------- */
+
+/* x itself (another handle) where nothing changes.  device NULL or dtype -1: as x. */
+CFX_API cfx_status cfx_to(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out);
+/* A packed row-major copy; cfx_contiguous gives x itself where it is packed. */
+CFX_API cfx_status cfx_clone(const cfx_tensor *x, cfx_tensor *out);
+CFX_API cfx_status cfx_contiguous(const cfx_tensor *x, cfx_tensor *out);
+CFX_API cfx_status cfx_concat(int32_t n, const cfx_tensor *const *xs, int32_t dim, cfx_tensor *out);
+CFX_API cfx_status cfx_stack(int32_t n, const cfx_tensor *const *xs, int32_t dim, cfx_tensor *out);
+CFX_API cfx_status cfx_flip(const cfx_tensor *x, int32_t ndims, const int32_t *dims, cfx_tensor *out);
+/* before[d] and after[d] elements of `value` around dimension d. */
+CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int64_t *after, double value,
+                           cfx_tensor *out);
+/* count[d] copies side by side along dimension d. */
+CFX_API cfx_status cfx_tile(const cfx_tensor *x, const int64_t *count, cfx_tensor *out);
+
+/* ---- elementwise ----------------------------------------------------------------------------------- */
+
+/* `op` is a unary row of ops.def; p0 and p1 are its parameters (clamp's bounds, leakyrelu's slope). */
+CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double p1, cfx_tensor *out);
+/* Broadcasts as NumPy does, and promotes. */
+CFX_API cfx_status cfx_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out);
+/* With a number on the right, or (reversed) on the left. */
+CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, int32_t reversed, cfx_tensor *out);
+CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out);
+/* In place: y = op(y, x), y = op(y, value), y clamped, y = value, y = x (converted, broadcast, any device). */
+CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *x);
+CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double value);
+CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high);
+CFX_API cfx_status cfx_fill(cfx_tensor *y, double value);
+CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x);
+
+/* ---- reductions and what orders -------------------------------------------------------------------- */
+
+/* `op`: sum mean prod max min norm any all argmax argmin var.  ndims 0 reduces over all dimensions.  `param`:
+ * var's correction.  argmax and argmin take one dimension, or all. */
+CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, const int32_t *dims, int32_t keepdim,
+                              double param, cfx_tensor *out);
+/* op: softmax or logsoftmax. */
+CFX_API cfx_status cfx_softmax(int32_t op, const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+/* The k largest, in falling order, and their ids.  NaN counts as the largest; equal values keep their order. */
+CFX_API cfx_status cfx_topk(const cfx_tensor *x, int64_t k, int32_t dim, cfx_tensor *values, cfx_tensor *ids);
+CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending, cfx_tensor *values,
+                            cfx_tensor *ids);
+/* Keeps the lower (upper) triangle of the last two dimensions, up to diagonal k. */
+CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_tensor *out);
+CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out);
+
+/* ---- products, layers, losses ---------------------------------------------------------------------- */
+
+/* [.., n, k] x [.., k, m]; batch dimensions broadcast; a vector on either side as NumPy has it. */
+CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out);
+/* act(x W' + bias): x [.., in], weight [out, in], bias [out] or NULL.  `act`: a unary row, or -1. */
+CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias, int32_t act,
+                             cfx_tensor *out);
+/* Rows of dimension `dim` by ids (of any shape, which replaces that dimension). */
+CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out);
+/* out[i][j].. = x[ids[i][j]..][j].. along `dim`; ids has x's rank. */
+CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out);
+/* A copy of x to which src is added at ids, in the order of ids (deterministic). */
+CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, const cfx_tensor *src,
+                                   cfx_tensor *out);
+/* Over the last dimensions, as many as gamma has (Ba et al. 2016).  gamma and beta may be NULL: then over the
+ * last dimension alone. */
+CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, double eps,
+                                 cfx_tensor *out);
+/* Zeroes with probability p and scales the rest by 1 / (1 - p) (Srivastava et al. 2014). */
+CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out);
+
+typedef enum cfx_reduction { CFX_NONE = 0, CFX_MEAN = 1, CFX_SUM = 2 } cfx_reduction;
+/* logits [.., classes]; target: ids [..] or probabilities [.., classes].  Rows whose id is `ignore` count
+ * neither in the sum nor in the mean. */
+CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *target, double smoothing,
+                                    int64_t ignore, int32_t reduction, cfx_tensor *out);
+/* op: mse, mae, huber (param: delta) or bce (x are logits, y in [0, 1]); same shapes. */
+CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y, double param, int32_t reduction,
+                            cfx_tensor *out);
+
+/* ---- gradients ------------------------------------------------------------------------------------- */
+
+/* Watches the n handles until the tape ends. */
+CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out);
+/* Walks back from the scalar `loss`.  grads[i] receives the gradient of watched[i]: an empty handle gets a
+ * new tensor, one that has a buffer (of watched[i]'s shape and dtype) is written, or with `accumulate` added
+ * to.  On CFX_CUSTOM run the backward of cfx_tape_custom(), give its results and call cfx_tape_resume. */
+CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
+                                     int32_t accumulate);
+CFX_API cfx_status cfx_tape_resume(cfx_tape *tape);
+/* Ends the tape: its watches are void, what it kept is released.  Cannot fail. */
+CFX_API void cfx_tape_end(cfx_tape *tape);
+/* 1 if a live tape watches x. */
+CFX_API int32_t cfx_is_watched(const cfx_tensor *x);
+/* Records `out` as made by host code from n inputs; `id` comes back from cfx_tape_custom. */
+CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out);
+/* After CFX_CUSTOM: the id, and in `grad` the gradient of the recorded output. */
+CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad);
+/* Gives the gradient of input i (from 0) of the custom node at hand. */
+CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *grad);
+
+/* ---- layouts: flat buffers ------------------------------------------------------------------------- */
+
+/* Lays n tensors out in one buffer per dtype, 256-byte aligned, in the order given, and records their paths.
+ * Tied handles (same view) share a place. */
+CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, const char *const *paths,
+                                  cfx_layout **out);
+CFX_API void cfx_layout_free(cfx_layout *layout);
+/* Moves the values of the n handles into new buffers of the layout on `device`; the handles stay, their
+ * buffers change.  A buffer that others than these handles refer to is refused by path. */
+CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles);
+/* New buffers on `device`: the n empty handles become views into them.  zero: filled with 0 (else only the
+ * gaps are). */
+CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t zero,
+                                   cfx_tensor *const *handles);
+/* The layout that the tensor's buffer has, or NULL. */
+CFX_API cfx_layout *cfx_tensor_layout(const cfx_tensor *x);
+/* 1 if the n handles are exactly the layout's places, in order. */
+CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_tensor *const *handles);
+
+/* ---- optimisers ------------------------------------------------------------------------------------ */
+
+/* rule: descent momentum nesterov rmsprop adam adamw adagrad adadelta nadam lion.  Formulas are PyTorch's;
+ * Lion is Chen et al. 2023. */
+typedef struct cfx_rule {
+    size_t size; /* sizeof(cfx_rule) */
+    const char *name;
+    double rate, decay; /* decay: added to the gradient, or (adamw, lion) applied to the parameter */
+    double beta1, beta2, eps;
+    double clip_norm, clip_value; /* 0: off */
+} cfx_rule;
+/* How many state tensors a parameter has under the rule (0 to 2), or -1 for an unknown name. */
+CFX_API int32_t cfx_rule_states(const char *name);
+/* One update of n parameters in place, of update count `step` (from 1).  states: first all first states,
+ * then all second ones.  scale and decay (NULL: 1 each) multiply the rule's rate and decay per parameter.
+ * Neighbours in flat buffers are updated by one command. */
+CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t n, cfx_tensor *const *params,
+                                    const cfx_tensor *const *grads, cfx_tensor *const *states, const double *scale,
+                                    const double *decay);
+/* The 2-norm of all n tensors together, as one float32 scalar on their device. */
+CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *out);
+
+/* ---- collectives over replicas --------------------------------------------------------------------- */
+
+/* leaves: [replicas][n] handles, replica by replica; place i of every replica must have one shape and dtype,
+ * and each replica one device.  op: "sum" "prod" "max" "min" "avg".  The order of addition is that of the
+ * replicas, so equal runs give equal bits. */
+CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* Only replica `root` (from 0) changes. */
+CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n,
+                                 cfx_tensor *const *leaves);
+CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* out[r], of every replica, is the concatenation of all in[s] along dimension 0. */
+CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out);
+/* out[r] is part r of the reduction of all in[s], cut evenly along dimension 0. */
+CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
+                                      cfx_tensor *const *out);
+
+/* ---- data ------------------------------------------------------------------------------------------ */
+
+/* An IDX file (LeCun's MNIST format), plain or gzip, as a tensor on `device`. */
+CFX_API cfx_status cfx_idx_read(cfx_device *device, const char *path, cfx_tensor *out);
+/* Numbers separated by `separator`, one row a line, as float32 or float64 [rows, columns]; `skip` lines first. */
+CFX_API cfx_status cfx_csv_read(cfx_device *device, const char *path, int32_t separator, int32_t skip,
+                                int32_t dtype, cfx_tensor *out);
+
+typedef struct cfx_loader_options {
+    size_t size;      /* sizeof(cfx_loader_options) */
+    int64_t batch;    /* samples a device takes each step */
+    int32_t devices;  /* how many of the run's devices, from the first */
+    int32_t shuffle;  /* 1: the order of an epoch is the permutation of (seed, epoch) */
+    int32_t last;     /* 0 drop, 1 pad (with the epoch's first samples), 2 keep */
+    int32_t prefetch; /* steps made ahead */
+    uint64_t seed;
+} cfx_loader_options;
+/* A loader over n CPU tensors of equal length, which it holds.  Its own thread gathers the samples. */
+CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
+                                  cfx_device *const *devices, cfx_loader **out);
+CFX_API void cfx_loader_free(cfx_loader *loader);
+/* Steps of an epoch. */
+CFX_API int32_t cfx_loader_steps(const cfx_loader *loader);
+/* Starts `epoch` at `step` (from 0), and cancels one under way. */
+CFX_API cfx_status cfx_loader_begin(cfx_loader *loader, int64_t epoch, int64_t step);
+/* The next step: counts[d] samples for device d and its n tensors in batch[d * n + column].  *more is 0 at the
+ * end. */
+CFX_API cfx_status cfx_loader_next(cfx_loader *loader, int64_t *counts, cfx_tensor *const *batch, int32_t *more);
+
+/* ---- files ----------------------------------------------------------------------------------------- */
+
+/* Writes a safetensors file: n tensors by name, and `metadata`, n_meta pairs of strings.  Written beside the
+ * path, fsynced, then renamed. */
+CFX_API cfx_status cfx_safetensors_write(const char *path, int32_t n, const cfx_tensor *const *tensors,
+                                         const char *const *names, int32_t n_meta, const char *const *keys,
+                                         const char *const *values);
+typedef struct cfx_safetensors cfx_safetensors;
+CFX_API cfx_status cfx_safetensors_open(const char *path, cfx_safetensors **out);
+CFX_API void cfx_safetensors_close(cfx_safetensors *file);
+CFX_API int32_t cfx_safetensors_count(const cfx_safetensors *file);
+/* Name of tensor i, NULL out of range. */
+CFX_API const char *cfx_safetensors_name(const cfx_safetensors *file, int32_t i);
+/* The value of a metadata key, or NULL. */
+CFX_API const char *cfx_safetensors_meta(const cfx_safetensors *file, const char *key);
+CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, cfx_device *device,
+                                        cfx_tensor *out);
+
+/* cdef: end */
+
+/* The text of the part above, for ffi.cdef. */
+CFX_API const char *cfx_cdef(void);
+
+/* What Conflux has to say goes here and nowhere else; level 0 error, 1 warning, 2 info.  May run on a worker
+ * thread; must not call Conflux. */
+typedef void (*cfx_log_hook)(void *data, int level, const char *message);
+CFX_API void cfx_log_to(cfx_log_hook hook, void *data);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

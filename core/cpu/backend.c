@@ -1,0 +1,72 @@
+/* backend.c: the CPU as a device: memory, threads, and the choice of an instruction set. */
+#include <omp.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cpu/cpu.h"
+
+static int32_t count(char *why, size_t why_bytes) {
+    (void)why;
+    (void)why_bytes;
+    return 1; /* and as many virtual ones as are asked for */
+}
+
+static cfx_status cpu_open(int32_t index, void **state) {
+    (void)index;
+    *state = NULL;
+    return CFX_OK;
+}
+
+static void cpu_close(void *state) { (void)state; }
+
+static size_t memory(void *state) {
+    (void)state;
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+}
+
+/* mmap gives pages that are zero and not yet there: a large slab costs what is touched of it. */
+static cfx_status slab_new(void *state, size_t bytes, void **out) {
+    (void)state;
+    void *slab = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (slab == MAP_FAILED) return cf_fail(CFX_EMEMORY, "the system has no %zu bytes", bytes);
+    *out = slab;
+    return CFX_OK;
+}
+
+static void slab_free(void *state, void *slab, size_t bytes) {
+    (void)state;
+    munmap(slab, bytes);
+}
+
+static cfx_status thread_begin(cf_worker *worker) {
+    omp_set_num_threads(worker->threads); /* of this thread's teams, oneDNN's among them */
+    return worker->local ? CFX_OK : cf_dnnl_begin(worker);
+}
+
+static void thread_end(cf_worker *worker) { cf_dnnl_end(worker); }
+
+#define BACKEND(table)                                                                                               \
+    {.abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .count = count, .open = cpu_open, .close = cpu_close, \
+     .memory = memory, .slab_new = slab_new, .slab_free = slab_free, .thread_begin = thread_begin,                  \
+     .thread_end = thread_end, .kernels = (table)}
+
+static const cf_backend base = BACKEND(cf_cpu_kernels_base);
+#ifdef CF_HAVE_X86_ISAS
+static const cf_backend avx2 = BACKEND(cf_cpu_kernels_avx2);
+static const cf_backend avx512 = BACKEND(cf_cpu_kernels_avx512);
+#endif
+
+const cf_backend *cf_backend_cpu(void) {
+#ifdef CF_HAVE_X86_ISAS
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return &avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+        __builtin_cpu_supports("bmi2"))
+        return &avx2;
+#endif
+    return &base;
+}

@@ -1,0 +1,387 @@
+/* context.c: contexts, the registry of devices, interrupts, faults, random streams. */
+#include "device/context.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* ---- cores ------------------------------------------------------------------------------------------ */
+
+/* The quota of the process's cgroup in whole cores (v2, then v1), or `cores` where there is none. */
+static int cgroup_cores(int cores) {
+    long long quota = -1, period = 0;
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (f) {
+        if (fscanf(f, "%lld %lld", &quota, &period) != 2) quota = -1; /* "max" */
+        fclose(f);
+    } else {
+        FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
+        FILE *p = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
+        if (!q || !p || fscanf(q, "%lld", &quota) != 1 || fscanf(p, "%lld", &period) != 1) quota = -1;
+        if (q) fclose(q);
+        if (p) fclose(p);
+    }
+    if (quota <= 0 || period <= 0) return cores;
+    const long long share = (quota + period - 1) / period;
+    return share < cores ? (int)share : cores;
+}
+
+static int usable_cores(void) {
+    cpu_set_t set;
+    const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return cgroup_cores(cores > 0 ? cores : 1);
+}
+
+/* ---- device specs ----------------------------------------------------------------------------------- */
+
+/* Appends the canonical names of one item ("cpu", "cpu:1", "cpu*2") to names. */
+static cfx_status parse_item(const char *item, char names[][24], int32_t *n) {
+    char kind[16];
+    int index = 0, count = 1, used = 0, used2 = 0;
+    if (sscanf(item, " %15[a-z]%n", kind, &used) != 1) goto bad;
+    const char *rest = item + used;
+    const bool indexed = *rest == ':';
+    if (indexed) {
+        if (sscanf(rest, ":%5d%n", &index, &used2) != 1 || index < 0) goto bad;
+        rest += used2;
+    }
+    if (*rest == '*') {
+        if (sscanf(rest, "*%5d%n", &count, &used2) != 1 || count < 1) goto bad;
+        rest += used2;
+    }
+    while (*rest == ' ') rest++;
+    if (*rest) goto bad;
+    if (strcmp(kind, "cpu") != 0)
+        return cf_fail(CFX_EARG, "device '%s' does not exist: this build knows the backend cpu", item);
+    if (count > 1 && indexed) goto bad;
+    for (int i = 0; i < count; i++) {
+        if (*n == CF_MAX_DEVICES) return cf_fail(CFX_EARG, "more than %d devices in a spec", CF_MAX_DEVICES);
+        snprintf(names[(*n)++], 24, "cpu:%d", index + i);
+    }
+    return CFX_OK;
+bad:
+    return cf_fail(CFX_EARG, "device '%s': expected a name such as cpu, cpu:1 or cpu*2", item);
+}
+
+static cfx_status parse_spec(const char *spec, char names[][24], int32_t *n) {
+    char item[64];
+    *n = 0;
+    for (;;) {
+        const size_t length = strcspn(spec, ",");
+        if (length >= sizeof item) return cf_fail(CFX_EARG, "device '%.40s...': the name is too long", spec);
+        memcpy(item, spec, length);
+        item[length] = 0;
+        CF_TRY(parse_item(item, names, n));
+        if (!spec[length]) break;
+        spec += length + 1;
+    }
+    for (int32_t i = 0; i < *n; i++)
+        for (int32_t j = 0; j < i; j++)
+            if (strcmp(names[i], names[j]) == 0) return cf_fail(CFX_EARG, "device '%s' is named twice", names[i]);
+    return CFX_OK;
+}
+
+/* ---- devices ---------------------------------------------------------------------------------------- */
+
+static cfx_device *lookup(const cfx_context *context, const char *name) {
+    for (int32_t i = 0; i < context->nopen; i++)
+        if (strcmp(context->open[i]->name, name) == 0) return context->open[i];
+    return NULL;
+}
+
+static void device_close(cfx_device *device) {
+    if (!device) return;
+    if (device->thread) cf_worker_stop(device);
+    cf_pool_free(&device->pool);
+    for (int q = 0; q < CF_QUEUES; q++) cf_queue_free(&device->queue[q]);
+    if (device->state) device->backend->close(device->state);
+    free(device);
+}
+
+static cfx_status device_open(cfx_context *context, const char *name, cfx_device **out) {
+    void *memory = aligned_alloc(64, (sizeof(cfx_device) + 63) & ~(size_t)63);
+    if (!memory) return cf_fail(CFX_EMEMORY, "out of host memory: a device");
+    cfx_device *device = memset(memory, 0, sizeof *device);
+    snprintf(device->name, sizeof device->name, "%s", name);
+    device->context = context;
+    device->backend = cf_backend_cpu();
+    device->index = (int32_t)strtol(strchr(name, ':') + 1, NULL, 10);
+    atomic_store(&device->threads, 1);
+    cfx_status status = device->backend->open(device->index, &device->state);
+    if (status == CFX_OK) {
+        const size_t limit = context->memory_limit ? context->memory_limit : device->backend->memory(device->state);
+        status = cf_pool_init(&device->pool, device->backend, device->state, limit);
+    }
+    for (int q = 0; q < CF_QUEUES && status == CFX_OK; q++) status = cf_queue_init(&device->queue[q], device);
+    if (status == CFX_OK) status = cf_worker_start(device);
+    if (status != CFX_OK) {
+        device_close(device);
+        return status;
+    }
+    pthread_mutex_lock(&context->lock);
+    context->open[context->nopen++] = *out = device;
+    pthread_mutex_unlock(&context->lock);
+    return CFX_OK;
+}
+
+/* Shares the cores evenly among the run's CPU devices; each has at least one. */
+static void share_cores(cfx_context *context) {
+    int32_t cpus = 0, seen = 0;
+    for (int32_t i = 0; i < context->ndevices; i++) cpus += context->devices[i]->backend == cf_backend_cpu();
+    for (int32_t i = 0; i < context->ndevices; i++) {
+        cfx_device *device = context->devices[i];
+        if (device->backend != cf_backend_cpu()) continue;
+        const int32_t share = context->threads / cpus + (seen++ < context->threads % cpus);
+        atomic_store(&device->threads, share > 0 ? share : 1);
+    }
+    cfx_device *cpu = lookup(context, "cpu:0");
+    if (cpus == 0 && cpu) atomic_store(&cpu->threads, context->threads);
+}
+
+/* Closes the open devices that are neither the run's nor cpu:0. */
+static void close_unused(cfx_context *context) {
+    cfx_device *closing[CF_MAX_DEVICES];
+    int32_t kept = 0, nclosing = 0;
+    pthread_mutex_lock(&context->lock);
+    for (int32_t i = 0; i < context->nopen; i++) {
+        cfx_device *device = context->open[i];
+        bool used = strcmp(device->name, "cpu:0") == 0;
+        for (int32_t j = 0; j < context->ndevices; j++) used = used || context->devices[j] == device;
+        if (used) context->open[kept++] = device;
+        else closing[nclosing++] = device;
+    }
+    context->nopen = kept;
+    pthread_mutex_unlock(&context->lock);
+    for (int32_t i = 0; i < nclosing; i++) device_close(closing[i]);
+}
+
+CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec) {
+    char names[CF_MAX_DEVICES][24];
+    int32_t n, before = context->ndevices;
+    cfx_device *old[CF_MAX_DEVICES];
+    CF_TRY(parse_spec(spec, names, &n));
+    for (int32_t i = 0; i < context->nopen; i++) {
+        bool stays = strcmp(context->open[i]->name, "cpu:0") == 0;
+        for (int32_t j = 0; j < n; j++) stays = stays || strcmp(context->open[i]->name, names[j]) == 0;
+        if (!stays && context->open[i]->buffers)
+            return cf_fail(CFX_ESTATE, "devices: tensors live on %s, which '%s' does not name", context->open[i]->name,
+                           spec);
+    }
+    /* Work on a device that vanishes may still be waited for by others. */
+    CF_TRY(cfx_sync(context, NULL));
+    memcpy(old, context->devices, sizeof old);
+    for (int32_t i = 0; i < n; i++) {
+        cfx_device *device = lookup(context, names[i]);
+        const cfx_status status = device ? CFX_OK : device_open(context, names[i], &device);
+        if (status != CFX_OK) {
+            memcpy(context->devices, old, sizeof old);
+            context->ndevices = before;
+            close_unused(context);
+            return status;
+        }
+        context->devices[i] = device;
+    }
+    context->ndevices = n;
+    close_unused(context);
+    share_cores(context);
+    return CFX_OK;
+}
+
+CFX_API int32_t cfx_device_count(const cfx_context *context) { return context->ndevices; }
+
+CFX_API cfx_device *cfx_device_at(const cfx_context *context, int32_t i) {
+    return i >= 0 && i < context->ndevices ? context->devices[i] : NULL;
+}
+
+CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_device **out) {
+    char names[CF_MAX_DEVICES][24];
+    int32_t n;
+    CF_TRY(parse_spec(name, names, &n));
+    if (n != 1) return cf_fail(CFX_EARG, "device '%s': expected the name of one device", name);
+    *out = lookup(context, names[0]);
+    if (*out) return CFX_OK;
+    char have[256] = "";
+    for (int32_t i = 0; i < context->nopen; i++) {
+        const size_t used = strlen(have);
+        snprintf(have + used, sizeof have - used, "%s%s", i ? ", " : "", context->open[i]->name);
+    }
+    return cf_fail(CFX_EARG, "device '%s' does not exist: this run has %s", name, have);
+}
+
+CFX_API const char *cfx_device_name(const cfx_device *device) { return device->name; }
+CFX_API int32_t cfx_device_threads(const cfx_device *device) { return atomic_load(&device->threads); }
+CFX_API cfx_context *cfx_device_context(const cfx_device *device) { return device->context; }
+
+/* ---- contexts --------------------------------------------------------------------------------------- */
+
+struct cf_name {
+    struct cf_name *next;
+    char text[];
+};
+
+CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out) {
+    void *memory;
+    if (options && options->size != sizeof *options)
+        return cf_fail(CFX_EARG, "context: options of %zu bytes, expected %zu", options->size, sizeof *options);
+    CF_TRY(cf_alloc_zero(1, sizeof(cfx_context), &memory));
+    cfx_context *context = memory;
+    context->threads = options && options->threads > 0 ? options->threads : usable_cores();
+    context->memory_limit = options ? options->memory_limit : 0;
+    context->debt_threshold = 64 << 20;
+    context->source = "";
+    cfx_seed(context, options ? options->seed : 0);
+    cfx_device *cpu;
+    cfx_status status = pthread_mutex_init(&context->lock, NULL) == 0
+                            ? CFX_OK
+                            : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
+    if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
+    if (status == CFX_OK) status = cfx_devices_set(context, options && options->devices ? options->devices : "cpu");
+    if (status != CFX_OK) {
+        cfx_context_free(context);
+        return status;
+    }
+    *out = context;
+    return CFX_OK;
+}
+
+CFX_API void cfx_context_free(cfx_context *context) {
+    if (!context) return;
+    if (context->end_tapes) context->end_tapes(context);
+    /* All workers run dry before the first queue goes: a command may wait for any of them. */
+    for (int32_t i = 0; i < context->nopen; i++) {
+        if (context->open[i]->thread) cf_worker_stop(context->open[i]);
+        context->open[i]->thread = 0;
+    }
+    for (int32_t i = 0; i < context->nopen; i++)
+        if (context->open[i]->orphan) context->open[i]->orphan(context->open[i]);
+    for (int32_t i = 0; i < context->nopen; i++) device_close(context->open[i]);
+    for (cf_fault *fault = context->faults, *next; fault; fault = next) {
+        next = fault->next;
+        free(fault);
+    }
+    for (struct cf_name *name = context->sources, *next; name; name = next) {
+        next = name->next;
+        free(name);
+    }
+    pthread_mutex_destroy(&context->lock);
+    free(context);
+}
+
+void cf_context_ring(cfx_context *context) {
+    if (atomic_load_explicit(&context->host_asleep, memory_order_seq_cst)) cf_unpark(&context->host);
+    pthread_mutex_lock(&context->lock);
+    for (int32_t i = 0; i < context->nopen; i++) cf_worker_wake(context->open[i]);
+    pthread_mutex_unlock(&context->lock);
+}
+
+CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
+    for (int32_t i = 0; i < context->nopen; i++) {
+        if (device && context->open[i] != device) continue;
+        for (int q = 0; q < CF_QUEUES; q++) {
+            const cf_event e = cf_queue_last(&context->open[i]->queue[q]);
+            CF_TRY(cf_event_wait(e));
+            CF_TRY(cf_event_raise(e));
+        }
+    }
+    return cf_interrupted(context);
+}
+
+CFX_API void cfx_interrupt(cfx_context *context) {
+    atomic_store(&context->interrupted, 1);
+    cf_unpark(&context->host);
+}
+
+cfx_status cf_interrupted(cfx_context *context) {
+    if (!atomic_load_explicit(&context->interrupted, memory_order_relaxed)) return CFX_OK;
+    atomic_store(&context->interrupted, 0);
+    return cf_fail(CFX_EINTERRUPT, "interrupted");
+}
+
+CFX_API cfx_status cfx_check(cfx_context *context) { return cf_interrupted(context); }
+
+CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line) {
+    context->line = line;
+    if (strcmp(context->source, source) == 0) return;
+    struct cf_name *name = context->sources;
+    while (name && strcmp(name->text, source) != 0) name = name->next;
+    if (!name) {
+        const size_t bytes = strlen(source) + 1;
+        name = malloc(sizeof *name + bytes);
+        if (!name) { /* a fault then names no line, which is no reason to fail now */
+            context->line = 0;
+            return;
+        }
+        memcpy(name->text, source, bytes);
+        name->next = context->sources;
+        context->sources = name;
+    }
+    context->source = name->text;
+}
+
+/* What is kept when there is no memory to keep the real fault. */
+static cf_fault no_memory = {.status = CFX_EMEMORY, .message = "out of host memory while a fault was recorded"};
+
+const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_command *command) {
+    cf_fault *fault = calloc(1, sizeof *fault);
+    if (!fault) return &no_memory;
+    fault->status = status;
+    fault->line = command->line;
+    snprintf(fault->source, sizeof fault->source, "%s", command->source);
+    snprintf(fault->message, sizeof fault->message, "%s: %s", command->op, cfx_error());
+    pthread_mutex_lock(&context->lock);
+    fault->next = context->faults;
+    context->faults = fault;
+    pthread_mutex_unlock(&context->lock);
+    return fault;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------- */
+
+CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out) {
+    const cf_pool *pool = &device->pool;
+    *out = (cfx_memory_info){(double)pool->in_use, (double)pool->reserved, (double)pool->peak, (double)pool->limit,
+                             (double)pool->blocks};
+}
+
+CFX_API void cfx_debt_threshold(cfx_context *context, double bytes) { context->debt_threshold = bytes; }
+
+CFX_API void cfx_debt_paid(cfx_context *context) {
+    for (int32_t i = 0; i < context->nopen; i++)
+        context->open[i]->pool.at_collection = context->open[i]->pool.in_use;
+}
+
+CFX_API void cfx_memory_trim(cfx_context *context) {
+    for (int32_t i = 0; i < context->nopen; i++) cf_pool_trim(&context->open[i]->pool);
+}
+
+/* ---- random streams --------------------------------------------------------------------------------- */
+
+CFX_API void cfx_seed(cfx_context *context, uint64_t seed) {
+    for (int32_t i = 0; i < CF_STREAMS; i++) context->streams[i] = (cf_rng_stream){seed, 0};
+}
+
+CFX_API void cfx_rng_get(const cfx_context *context, int32_t stream, uint64_t *seed, uint64_t *position) {
+    *seed = context->streams[stream].seed;
+    *position = context->streams[stream].position;
+}
+
+CFX_API cfx_status cfx_rng_set(cfx_context *context, int32_t stream, uint64_t seed, uint64_t position) {
+    if (stream < 0 || stream >= CF_STREAMS)
+        return cf_fail(CFX_EARG, "rng: argument 'stream': expected 0 to %d, got %d", CF_STREAMS - 1, stream);
+    context->streams[stream] = (cf_rng_stream){seed, position};
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_precision(cfx_context *context, const char *name) {
+    static const char *const names[] = {"float32", "tf32", "bfloat16"};
+    for (int32_t i = 0; i < 3; i++) {
+        if (strcmp(name, names[i]) != 0) continue;
+        context->precision = i;
+        return CFX_OK;
+    }
+    return cf_fail(CFX_EARG, "precision: expected float32, tf32 or bfloat16, got '%s'", name);
+}

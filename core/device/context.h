@@ -1,0 +1,81 @@
+/* context.h: a context, its devices and their workers.
+ *
+ * A context owns everything: devices, queues, pools, seeds, faults, the interrupt flag.  One host thread uses
+ * it at a time; several contexts live side by side.  A device is a worker thread, two queues and a pool.
+ *
+ * Names: "cpu" is "cpu:0".  A spec is a list of names, each perhaps with a count: "cpu*4" is cpu:0 to cpu:3,
+ * which share the cores evenly.
+ */
+#ifndef CF_DEVICE_CONTEXT_H
+#define CF_DEVICE_CONTEXT_H
+
+#include <pthread.h>
+
+#include "device/pool.h"
+#include "device/queue.h"
+
+enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_MAX_DEVICES = 64, CF_STREAMS = CF_MAX_DEVICES + 1 };
+
+struct cfx_device {
+    char name[24];
+    int32_t index; /* backend's number of it */
+    cfx_context *context;
+    const cf_backend *backend;
+    void *state;
+    cf_pool pool;
+    cf_queue queue[CF_QUEUES];
+    struct cf_buffer *buffers; /* live ones, newest first */
+    void (*orphan)(cfx_device *device); /* set with the first buffer: makes those still held void */
+    /* the worker */
+    pthread_t thread;     /* 0: not started */
+    _Atomic int32_t threads; /* of its team */
+    _Alignas(64) cf_word wake;
+    _Atomic int32_t asleep; /* 1: parked, wants to hear of commands and of alarms */
+    _Atomic int32_t stop;
+};
+
+typedef struct cf_rng_stream {
+    uint64_t seed, position;
+} cf_rng_stream;
+
+struct cfx_context {
+    int32_t ndevices; /* of the run */
+    cfx_device *devices[CF_MAX_DEVICES];
+    int32_t nopen; /* of the run, and those opened besides */
+    cfx_device *open[CF_MAX_DEVICES];
+    int32_t threads; /* to share among CPU devices */
+    size_t memory_limit;
+    double debt_threshold;
+    cf_rng_stream streams[CF_STREAMS];
+    cf_fault *faults;
+    pthread_mutex_t lock; /* of `faults`, and of `open` against workers that ring */
+    const char *source; /* interned; of the commands enqueued from here on */
+    int32_t line;
+    struct cf_name *sources;
+    struct cfx_tape *tapes; /* live ones */
+    void (*end_tapes)(cfx_context *context); /* set with the first tape */
+    uint64_t next_tape;
+    int32_t precision;
+    cf_word host; /* the host parks here */
+    _Atomic int32_t host_asleep;
+    _Atomic int32_t interrupted;
+};
+
+/* Fails, once, if the context was interrupted. */
+cfx_status cf_interrupted(cfx_context *context);
+
+/* Wakes whoever sleeps until a ticket of this queue that has happened.  Any thread. */
+void cf_context_ring(cfx_context *context);
+
+/* Keeps a fault; the thread's message is its text. */
+const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_command *command);
+
+/* The worker's thread: takes commands of both queues as their events happen. */
+cfx_status cf_worker_start(cfx_device *device);
+void cf_worker_stop(cfx_device *device); /* runs what is enqueued, then joins */
+/* Tells the worker that there are commands. */
+static inline void cf_worker_wake(cfx_device *device) {
+    if (atomic_load_explicit(&device->asleep, memory_order_seq_cst)) cf_unpark(&device->wake);
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* ops.h: what a row of ops.def says, and what a backend is handed for one.
+ *
+ * A cf_call is the whole of one operation: op, numbers, and views with addresses.  It lies in a queue's ring,
+ * holds no references, and is read by whatever thread runs the queue.
+ */
+#ifndef CF_DEVICE_OPS_H
+#define CF_DEVICE_OPS_H
+
+#include "conflux.h"
+
+typedef enum cf_op {
+#define CF_OP(name, family, domain, gradient) CF_OP_##name,
+#include "device/ops.def"
+#undef CF_OP
+    CF_OPS
+} cf_op;
+
+typedef enum cf_family { CF_UNARY, CF_BINARY, CF_TERNARY, CF_REDUCE, CF_LOSS, CF_OTHER } cf_family;
+typedef enum cf_domain { CF_ANY, CF_FLOAT, CF_TRUTH } cf_domain;
+
+typedef struct cf_op_info {
+    const char *name;
+    cf_family family;
+    cf_domain domain;
+} cf_op_info;
+
+extern const cf_op_info cf_op_table[CF_OPS];
+
+/* How `combine` joins replicas. */
+typedef enum cf_combine { CF_COMBINE_SUM, CF_COMBINE_PROD, CF_COMBINE_MAX, CF_COMBINE_MIN, CF_COMBINE_AVG, CF_COMBINE_COPY } cf_combine;
+
+/* A tensor as a kernel sees it: address of the first element, strides in elements (0 repeats, negative ones
+ * run backwards). */
+typedef struct cf_view {
+    void *data;
+    int32_t dtype, ndim;
+    int64_t shape[CFX_MAX_DIMS], stride[CFX_MAX_DIMS];
+} cf_view;
+
+/* v: the outputs, then the inputs.  dtype: what the operation computes in; inputs are converted to it and
+ * results from it.  After v come `extra` bytes of data that some rows use (zero_ranges: pairs of int64). */
+typedef struct cf_call {
+    uint16_t op;
+    uint8_t nout, nin, dtype;
+    uint32_t extra;
+    double p[4];
+    int64_t i[6];
+    cf_view v[];
+} cf_call;
+
+static inline size_t cf_call_bytes(int views, size_t extra) {
+    return sizeof(cf_call) + (size_t)views * sizeof(cf_view) + extra;
+}
+static inline const cf_view *cf_call_in(const cf_call *c, int k) { return &c->v[c->nout + k]; }
+static inline void *cf_call_extra(const cf_call *c) { return (void *)&c->v[c->nout + c->nin]; }
+
+static inline int64_t cf_view_numel(const cf_view *v) {
+    int64_t n = 1;
+    for (int d = 0; d < v->ndim; d++) n *= v->shape[d];
+    return n;
+}
+
+/* Row-major without gaps. */
+static inline int cf_view_packed(const cf_view *v) {
+    int64_t expect = 1;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        if (v->shape[d] != 1 && v->stride[d] != expect) return 0;
+        expect *= v->shape[d];
+    }
+    return 1;
+}
+
+static inline int cf_is_float(int dtype) { return dtype >= CFX_FLOAT16; }
+
+#endif

@@ -1,0 +1,180 @@
+/* pool.c: size classes, slabs, trimming.  See pool.h. */
+#include "device/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+struct cf_slab {
+    cf_slab *next;
+    char *data;
+    size_t bytes, used; /* used: cut into blocks so far */
+    int32_t class_index;
+    int32_t live;  /* blocks not in a bin */
+    int32_t cut;
+};
+
+/* Blocks up to this size are cut from slabs of SLAB_BYTES. */
+enum { SMALL_BYTES = 1 << 18, SLAB_BYTES = 1 << 21 };
+
+/* Classes 4k .. 4k+3 are 256 * 2^k times 1, 1.25, 1.5, 1.75; `size` is what the class's blocks have.  Sizes are
+ * multiples of the alignment first, so that a block's own size gives its class again. */
+static int class_of(size_t bytes, size_t *size) {
+    int k = 0;
+    bytes = bytes ? (bytes + CF_ALIGN - 1) & ~(size_t)(CF_ALIGN - 1) : CF_ALIGN;
+    while (k < CF_CLASSES / 4 - 2 && ((size_t)CF_ALIGN << (k + 1)) <= bytes) k++;
+    const size_t base = (size_t)CF_ALIGN << k, quarter = base / 4;
+    const size_t q = (bytes - base + quarter - 1) / quarter;
+    *size = base + q * quarter;
+    return 4 * k + (int)q;
+}
+
+cfx_status cf_pool_init(cf_pool *pool, const cf_backend *backend, void *state, size_t limit) {
+    memset(pool, 0, sizeof *pool);
+    pool->backend = backend;
+    pool->state = state;
+    pool->limit = limit;
+    return CFX_OK;
+}
+
+static cfx_status header(cf_pool *pool, cf_block **out) {
+    if (pool->unused) {
+        *out = pool->unused;
+        pool->unused = (*out)->next;
+        memset(*out, 0, sizeof **out);
+        return CFX_OK;
+    }
+    void *block;
+    CF_TRY(cf_alloc_zero(1, sizeof **out, &block));
+    *out = block;
+    return CFX_OK;
+}
+
+static void header_free(cf_pool *pool, cf_block *block) {
+    cf_uses_clear(&block->uses);
+    block->next = pool->unused;
+    pool->unused = block;
+}
+
+static cfx_status slab_new(cf_pool *pool, size_t bytes, int class_index, cf_slab **out) {
+    void *slab, *data;
+    if (bytes > pool->limit || pool->reserved > pool->limit - bytes)
+        return cf_fail(CFX_EMEMORY, "limit of %zu bytes reached", pool->limit);
+    CF_TRY(cf_alloc_zero(1, sizeof(cf_slab), &slab));
+    const cfx_status status = pool->backend->slab_new(pool->state, bytes, &data);
+    if (status != CFX_OK) {
+        free(slab);
+        return status;
+    }
+    *out = slab;
+    **out = (cf_slab){.next = pool->slabs, .data = data, .bytes = bytes, .class_index = class_index};
+    pool->slabs = slab;
+    pool->reserved += bytes;
+    return CFX_OK;
+}
+
+/* A block that no bin had: cut from the class's open slab, or a slab of its own. */
+static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
+    cf_slab *slab = pool->open[c];
+    if (!slab || slab->used + size > slab->bytes) {
+        /* few small blocks should not reserve much: a class's first slab is its smallest */
+        size_t bytes = size;
+        if (size <= SMALL_BYTES) bytes = slab ? SLAB_BYTES : 4 * size;
+        CF_TRY(slab_new(pool, bytes, c, &slab));
+        pool->open[c] = slab;
+    }
+    CF_TRY(header(pool, out));
+    **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab};
+    slab->used += size;
+    slab->cut++;
+    return CFX_OK;
+}
+
+cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
+    size_t size;
+    if (bytes > (size_t)1 << 47) return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for", bytes);
+    const int c = class_of(bytes, &size);
+    cf_block *block = pool->bins[c];
+    if (block) {
+        pool->bins[c] = block->next;
+        block->next = NULL;
+    } else if (grow(pool, size, c, &block) != CFX_OK) {
+        cf_pool_trim(pool);
+        if (grow(pool, size, c, &block) != CFX_OK)
+            return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for, %zu in use, %zu reserved, limit %zu",
+                           bytes, pool->in_use, pool->reserved, pool->limit);
+    }
+    block->slab->live++;
+    pool->in_use += size;
+    pool->blocks++;
+    if (pool->in_use > pool->peak) pool->peak = pool->in_use;
+    *out = block;
+    return CFX_OK;
+}
+
+void cf_pool_give(cf_pool *pool, cf_block *block) {
+    size_t size;
+    const int c = class_of(block->size, &size);
+    block->slab->live--;
+    pool->in_use -= block->size;
+    pool->blocks--;
+    if (pool->at_collection > pool->in_use) pool->at_collection = pool->in_use;
+    block->next = pool->bins[c];
+    pool->bins[c] = block;
+}
+
+static bool all_done(cf_uses *uses) {
+    cf_uses_prune(uses);
+    return uses->n == 0;
+}
+
+void cf_pool_trim(cf_pool *pool) {
+    /* A slab may go when all its blocks are in the bin and nothing uses them; `cut` counts those down. */
+    for (int c = 0; c < CF_CLASSES; c++)
+        for (cf_block *b = pool->bins[c]; b; b = b->next)
+            if (all_done(&b->uses)) b->slab->cut--;
+    for (int c = 0; c < CF_CLASSES; c++) {
+        for (cf_block **at = &pool->bins[c]; *at;) {
+            cf_block *b = *at;
+            if (b->slab->cut == 0 && b->slab->live == 0) {
+                *at = b->next;
+                header_free(pool, b);
+            } else {
+                if (b->uses.n == 0) b->slab->cut++;
+                at = &b->next;
+            }
+        }
+    }
+    for (cf_slab **at = &pool->slabs; *at;) {
+        cf_slab *slab = *at;
+        if (slab->cut != 0 || slab->live != 0) {
+            at = &slab->next;
+            continue;
+        }
+        *at = slab->next;
+        if (pool->open[slab->class_index] == slab) pool->open[slab->class_index] = NULL;
+        pool->reserved -= slab->bytes;
+        pool->backend->slab_free(pool->state, slab->data, slab->bytes);
+        free(slab);
+    }
+}
+
+void cf_pool_free(cf_pool *pool) {
+    for (int c = 0; c < CF_CLASSES; c++) {
+        for (cf_block *b = pool->bins[c], *next; b; b = next) {
+            next = b->next;
+            header_free(pool, b);
+        }
+    }
+    for (cf_slab *slab = pool->slabs, *next; slab; slab = next) {
+        next = slab->next;
+        pool->backend->slab_free(pool->state, slab->data, slab->bytes);
+        free(slab);
+    }
+    for (cf_block *b = pool->unused, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    memset(pool, 0, sizeof *pool);
+}

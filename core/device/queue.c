@@ -1,0 +1,220 @@
+/* queue.c: the ring, events, waits and poison.  See queue.h for the rules. */
+#include "device/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/status.h"
+#include "device/context.h"
+
+enum { RECORD_ALIGN = 16 };
+
+static size_t round_record(size_t bytes) { return (bytes + RECORD_ALIGN - 1) & ~(size_t)(RECORD_ALIGN - 1); }
+
+cfx_status cf_queue_init(cf_queue *queue, cfx_device *device) {
+    memset(queue, 0, sizeof *queue);
+    /* mmap: pages that no step ever reaches cost nothing */
+    void *ring = mmap(NULL, CF_RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ring == MAP_FAILED) return cf_fail(CFX_EMEMORY, "out of host memory: %d bytes for a queue", CF_RING_BYTES);
+    queue->ring = ring;
+    queue->device = device;
+    atomic_store(&queue->alarm, UINT64_MAX);
+    atomic_store(&queue->poisoned_at, UINT64_MAX);
+    return CFX_OK;
+}
+
+void cf_queue_free(cf_queue *queue) {
+    if (queue->ring) munmap(queue->ring, CF_RING_BYTES);
+    free(queue->voids);
+    memset(queue, 0, sizeof *queue);
+}
+
+size_t cf_queue_bytes(int nwaits, size_t payload) {
+    return round_record(sizeof(cf_command) + (size_t)nwaits * sizeof(cf_event)) + round_record(payload);
+}
+
+static size_t ring_free(cf_queue *queue) {
+    return CF_RING_BYTES - (size_t)(queue->tail - atomic_load_explicit(&queue->head, memory_order_acquire));
+}
+
+cfx_status cf_queue_room(cf_queue *queue, size_t bytes) {
+    /* A record never wraps: what is left at the ring's end may be lost, less than one record. */
+    const size_t need = 2 * bytes;
+    if (need > CF_RING_BYTES) return cf_fail(CFX_EARG, "a command of %zu bytes does not fit its queue", bytes);
+    while (ring_free(queue) < need) {
+        const uint64_t done = atomic_load_explicit(&queue->finished, memory_order_acquire);
+        CF_TRY(cf_event_wait((cf_event){queue, done + (queue->last - done + 1) / 2}));
+    }
+    return CFX_OK;
+}
+
+/* Where the next record goes; fills the ring's end where it does not fit. */
+static cf_command *place(cf_queue *queue, size_t bytes) {
+    size_t at = (size_t)(queue->tail % CF_RING_BYTES);
+    /* An empty ring starts anew at its front, whose pages and cache lines are warm. */
+    const bool restart = at > CF_RING_BYTES / 64 &&
+                         atomic_load_explicit(&queue->head, memory_order_acquire) == queue->tail;
+    if (at + bytes > CF_RING_BYTES || restart) {
+        cf_command *fill = (cf_command *)(queue->ring + at);
+        memset(fill, 0, sizeof *fill < CF_RING_BYTES - at ? sizeof *fill : CF_RING_BYTES - at);
+        queue->tail += CF_RING_BYTES - at;
+        at = 0;
+    }
+    return (cf_command *)(queue->ring + at);
+}
+
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits,
+                            int nwaits, size_t payload, void **out) {
+    const size_t bytes = cf_queue_bytes(nwaits, payload);
+    cfx_context *context = queue->device->context;
+    if (ring_free(queue) < 2 * bytes) CF_TRY(cf_queue_room(queue, bytes));
+    cf_command *command = place(queue, bytes);
+    command->run = run;
+    command->bytes = (uint32_t)bytes;
+    command->nwaits = (uint16_t)nwaits;
+    command->flags = (uint16_t)flags;
+    command->op = op;
+    command->source = context->source;
+    command->line = context->line;
+    memcpy(command->waits, waits, (size_t)nwaits * sizeof *waits);
+    queue->reserved = queue->tail + bytes;
+    *out = (char *)command + round_record(sizeof *command + (size_t)nwaits * sizeof *waits);
+    return CFX_OK;
+}
+
+cf_event cf_queue_commit(cf_queue *queue) {
+    queue->tail = queue->reserved;
+    queue->last++;
+    atomic_store_explicit(&queue->published, queue->tail, memory_order_seq_cst);
+    cf_worker_wake(queue->device);
+    return (cf_event){queue, queue->last};
+}
+
+/* ---- waiting --------------------------------------------------------------------------------------- */
+
+cfx_status cf_event_wait(cf_event e) {
+    if (cf_event_done(e)) return CFX_OK;
+    cfx_context *context = e.queue->device->context;
+    cfx_status status = CFX_OK;
+    for (;;) {
+        const uint32_t seen = cf_word_read(&context->host);
+        atomic_store_explicit(&context->host_asleep, 1, memory_order_seq_cst);
+        cf_alarm_set(e);
+        if (cf_event_done(e)) break;
+        status = cf_interrupted(context);
+        if (status != CFX_OK) break;
+        cf_park(&context->host, seen);
+    }
+    atomic_store_explicit(&context->host_asleep, 0, memory_order_seq_cst);
+    return status;
+}
+
+void cf_alarm_set(cf_event e) {
+    uint64_t alarm = atomic_load_explicit(&e.queue->alarm, memory_order_seq_cst);
+    while (e.ticket < alarm &&
+           !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket, memory_order_seq_cst,
+                                                  memory_order_seq_cst)) {
+    }
+}
+
+const cf_fault *cf_event_void(cf_event e) {
+    if (!e.queue) return NULL;
+    for (int32_t i = 0; i < e.queue->nvoids; i++) {
+        const cf_void *v = &e.queue->voids[i];
+        if (e.ticket >= v->from && e.ticket <= v->to) return v->fault;
+    }
+    return NULL;
+}
+
+/* Moves the queue's poison to its list of voids: what was skipped stays known, what comes now runs. */
+static cfx_status clear(cf_queue *queue) {
+    cf_void *voids = realloc(queue->voids, (size_t)(queue->nvoids + 1) * sizeof *voids);
+    if (!voids) return cf_fail(CFX_EMEMORY, "out of host memory while a fault was cleared");
+    queue->voids = voids;
+    voids[queue->nvoids++] = (cf_void){atomic_load(&queue->poisoned_at), queue->last, atomic_load(&queue->fault)};
+    atomic_store(&queue->poisoned_at, UINT64_MAX);
+    atomic_store(&queue->fault, NULL);
+    return CFX_OK;
+}
+
+cfx_status cf_event_raise(cf_event e) {
+    if (!e.queue || atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return CFX_OK;
+    const cf_fault *fault = atomic_load(&e.queue->fault);
+    cfx_context *context = e.queue->device->context;
+    /* Every queue runs dry first, so that no command already enqueued can inherit the poison after it was
+     * cleared.  Faults are rare: the price does not matter. */
+    for (int32_t i = 0; i < context->nopen; i++)
+        for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[q])));
+    for (int32_t i = 0; i < context->nopen; i++) {
+        for (int q = 0; q < CF_QUEUES; q++) {
+            cf_queue *queue = &context->open[i]->queue[q];
+            if (atomic_load(&queue->fault) == fault) CF_TRY(clear(queue));
+        }
+    }
+    if (fault->line > 0) return cf_fail(fault->status, "%s (enqueued at %s:%d)", fault->message, fault->source, fault->line);
+    return cf_fail(fault->status, "%s", fault->message);
+}
+
+/* ---- uses and waits -------------------------------------------------------------------------------- */
+
+static cf_event *items(cf_uses *u) { return u->items ? u->items : u->first; }
+
+cfx_status cf_uses_add(cf_uses *uses, cf_event e) {
+    if (!e.queue) return CFX_OK;
+    cf_event *all = items(uses);
+    for (int32_t i = 0; i < uses->n; i++) {
+        if (all[i].queue != e.queue) continue;
+        if (e.ticket > all[i].ticket) all[i].ticket = e.ticket;
+        return CFX_OK;
+    }
+    const int32_t capacity = uses->items ? uses->capacity : 2;
+    if (uses->n == capacity) {
+        cf_event *more = malloc((size_t)capacity * 2 * sizeof *more);
+        if (!more) return cf_fail(CFX_EMEMORY, "out of host memory: %d events", capacity * 2);
+        memcpy(more, all, (size_t)uses->n * sizeof *more);
+        free(uses->items);
+        uses->items = all = more;
+        uses->capacity = capacity * 2;
+    }
+    all[uses->n++] = e;
+    return CFX_OK;
+}
+
+cfx_status cf_uses_merge(cf_uses *into, const cf_uses *from) {
+    const cf_event *all = cf_uses_items(from);
+    for (int32_t i = 0; i < from->n; i++) CF_TRY(cf_uses_add(into, all[i]));
+    return CFX_OK;
+}
+
+void cf_uses_clear(cf_uses *uses) {
+    free(uses->items);
+    uses->items = NULL;
+    uses->n = uses->capacity = 0;
+}
+
+void cf_uses_prune(cf_uses *uses) {
+    cf_event *all = items(uses);
+    int32_t kept = 0;
+    for (int32_t i = 0; i < uses->n; i++)
+        if (!cf_event_done(all[i])) all[kept++] = all[i];
+    uses->n = kept;
+}
+
+void cf_waits_event(cf_waits *waits, cf_event e) {
+    if (!e.queue || e.queue == waits->own) return;
+    /* A poisoned queue's past is still waited for: that is how the poison is inherited. */
+    if (cf_event_done(e) && atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return;
+    for (int i = 0; i < waits->n; i++) {
+        if (waits->items[i].queue != e.queue) continue;
+        if (e.ticket > waits->items[i].ticket) waits->items[i].ticket = e.ticket;
+        return;
+    }
+    /* One event a queue, and a context has at most CF_MAX_DEVICES * CF_QUEUES of them. */
+    waits->items[waits->n++] = e;
+}
+
+void cf_waits_uses(cf_waits *waits, const cf_uses *uses) {
+    const cf_event *all = cf_uses_items(uses);
+    for (int32_t i = 0; i < uses->n; i++) cf_waits_event(waits, all[i]);
+}

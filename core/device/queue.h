@@ -1,0 +1,146 @@
+/* queue.h: commands in order, and points in that order that others can wait for.
+ *
+ * A queue is a ring of commands that the host fills and its device's worker empties, in order.  An event is a
+ * (queue, ticket) pair: a queue finishes its commands in order, so "has this happened?" is one comparison with
+ * its counter of finished tickets, and an event needs no storage of its own: it is copied by value and never
+ * freed.  A command carries the events that it waits for; they always name work already enqueued, so no order
+ * of commands can deadlock.
+ *
+ * A command that fails poisons its queue from its ticket on: later commands are skipped (but for those that
+ * must run regardless) until the host has raised the fault and cleared it.  A command that waits for an event
+ * in the poisoned part of another queue poisons its own.
+ *
+ * The host is one thread at a time; the worker is one thread; nothing else touches a queue, but for `finished`
+ * and `poisoned_at`, which every worker may read.
+ */
+#ifndef CF_DEVICE_QUEUE_H
+#define CF_DEVICE_QUEUE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/park.h"
+#include "device/backend.h"
+
+typedef struct cf_queue cf_queue;
+
+typedef struct cf_event {
+    cf_queue *queue; /* NULL: has always happened */
+    uint64_t ticket;
+} cf_event;
+
+/* What a command does, on the worker's thread.  `poisoned`: its queue is poisoned and only commands enqueued
+ * with CF_ALWAYS get here. */
+typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
+
+enum {
+    CF_ALWAYS = 1, /* runs even in a poisoned queue */
+    CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
+    CF_MAX_WAITS = 128 /* CF_MAX_DEVICES * CF_QUEUES */
+};
+
+/* The first error of a fault, kept by the context until it ends; shared by all queues that inherit it. */
+typedef struct cf_fault {
+    struct cf_fault *next;
+    cfx_status status;
+    int32_t line;
+    char source[128];
+    char message[384];
+} cf_fault;
+
+typedef struct cf_command {
+    cf_run run; /* NULL: fills the ring up to its end */
+    uint32_t bytes;
+    uint16_t nwaits, flags;
+    const char *op; /* for the fault's message */
+    const char *source;
+    int32_t line;
+    cf_event waits[];
+} cf_command;
+
+/* A stretch of tickets whose commands were skipped. */
+typedef struct cf_void {
+    uint64_t from, to;
+    const cf_fault *fault;
+} cf_void;
+
+struct cf_queue {
+    struct cfx_device *device;
+    char *ring;
+    /* host side */
+    uint64_t tail;   /* bytes ever enqueued */
+    uint64_t last;   /* ticket of the command enqueued last */
+    uint64_t reserved;
+    cf_void *voids;  /* faults raised so far, oldest first */
+    int32_t nvoids;
+    /* shared */
+    _Alignas(64) _Atomic uint64_t published; /* tail, as the worker may see it */
+    _Alignas(64) _Atomic uint64_t head;      /* bytes consumed */
+    _Atomic uint64_t finished;               /* ticket of the command finished last */
+    _Atomic uint64_t alarm;                  /* someone sleeps until this ticket; UINT64_MAX: no one */
+    _Atomic uint64_t poisoned_at;            /* first skipped ticket; UINT64_MAX: healthy */
+    _Atomic(const cf_fault *) fault;
+};
+
+cfx_status cf_queue_init(cf_queue *queue, struct cfx_device *device);
+void cf_queue_free(cf_queue *queue);
+
+/* Makes sure that commands of `bytes` in all can be enqueued; parks, interruptibly, while the ring is full. */
+cfx_status cf_queue_room(cf_queue *queue, size_t bytes);
+/* The bytes that one command takes. */
+size_t cf_queue_bytes(int nwaits, size_t payload);
+
+/* Enqueues in two halves: reserve gives the payload to fill (16-byte aligned), commit makes it visible and
+ * returns the command's event.  A reservation that is not committed has not happened. */
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits,
+                            int nwaits, size_t payload, void **out);
+cf_event cf_queue_commit(cf_queue *queue);
+
+/* The event of the command enqueued last. */
+static inline cf_event cf_queue_last(cf_queue *queue) { return (cf_event){queue, queue->last}; }
+
+static inline bool cf_event_done(cf_event e) {
+    return !e.queue || atomic_load_explicit(&e.queue->finished, memory_order_acquire) >= e.ticket;
+}
+
+/* Asks e's queue to wake the sleepers of its context when it gets to e. */
+void cf_alarm_set(cf_event e);
+
+/* Parks the host until e has happened. CFX_EINTERRUPT if interrupted.  Says nothing about faults. */
+cfx_status cf_event_wait(cf_event e);
+
+/* The fault that kept the command of e from running, if the host has raised it already. */
+const cf_fault *cf_event_void(cf_event e);
+
+/* If e's queue is poisoned at or before e: drains the context, clears the fault from every queue and fails
+ * with its message.  Call after cf_event_wait. */
+cfx_status cf_event_raise(cf_event e);
+
+/* ---- uses: which events a later reader or writer has to wait for --------------------------------------- */
+
+/* At most one event a queue.  Small ones need no allocation. */
+typedef struct cf_uses {
+    int32_t n, capacity;
+    cf_event *items; /* or `first`, while n <= 2 */
+    cf_event first[2];
+} cf_uses;
+
+/* Adds e, or moves its queue's event forward to it. */
+cfx_status cf_uses_add(cf_uses *uses, cf_event e);
+cfx_status cf_uses_merge(cf_uses *into, const cf_uses *from);
+void cf_uses_clear(cf_uses *uses); /* and frees */
+/* Drops what has happened. */
+void cf_uses_prune(cf_uses *uses);
+static inline const cf_event *cf_uses_items(const cf_uses *u) { return u->items ? u->items : u->first; }
+
+/* A command's waits while it is put together: foreign, unfinished, one a queue. */
+typedef struct cf_waits {
+    const cf_queue *own;
+    int n;
+    cf_event items[CF_MAX_WAITS];
+} cf_waits;
+
+void cf_waits_event(cf_waits *waits, cf_event e);
+void cf_waits_uses(cf_waits *waits, const cf_uses *uses);
+
+#endif

@@ -1,0 +1,166 @@
+/* worker.c: the thread behind a device.
+ *
+ * It takes the next command of either queue whose events have happened, the communication queue first, so no
+ * command ever waits inside itself.  With nothing to take it spins a little and then parks; whoever enqueues a
+ * command or finishes a ticket that someone waits for wakes it.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "device/context.h"
+
+/* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
+ * microseconds, and waking a sleeping thread costs more than the whole command. */
+enum { SPIN_ROUNDS = 400 };
+
+/* The next command of the queue, or NULL. */
+static cf_command *next(cf_queue *queue) {
+    for (;;) {
+        const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
+        if (head == atomic_load_explicit(&queue->published, memory_order_acquire)) return NULL;
+        const size_t at = (size_t)(head % CF_RING_BYTES);
+        cf_command *command = (cf_command *)(queue->ring + at);
+        if (command->run) return command;
+        atomic_store_explicit(&queue->head, head + CF_RING_BYTES - at, memory_order_release);
+    }
+}
+
+/* The first event that the command still waits for; its queue is NULL if there is none. */
+static cf_event blocked_on(const cf_command *command) {
+    for (int i = 0; i < command->nwaits; i++)
+        if (!cf_event_done(command->waits[i])) return command->waits[i];
+    return (cf_event){NULL, 0};
+}
+
+static void poison(cf_queue *queue, uint64_t ticket, const cf_fault *fault) {
+    atomic_store(&queue->fault, fault);
+    atomic_store_explicit(&queue->poisoned_at, ticket, memory_order_release);
+}
+
+static void inherit(cf_queue *queue, const cf_command *command, uint64_t ticket) {
+    for (int i = 0; i < command->nwaits; i++) {
+        const cf_event e = command->waits[i];
+        if (atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) continue;
+        const cf_fault *fault = atomic_load(&e.queue->fault);
+        if (fault) {
+            poison(queue, ticket, fault);
+            return;
+        }
+    }
+}
+
+static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
+    const uint64_t ticket = atomic_load_explicit(&queue->finished, memory_order_relaxed) + 1;
+    cfx_context *context = queue->device->context;
+    bool poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
+    if (!poisoned && command->nwaits) {
+        inherit(queue, command, ticket);
+        poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
+    }
+    if (!poisoned || (command->flags & CF_ALWAYS)) {
+        char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
+        const cfx_status status = command->run(worker, payload, poisoned);
+        if (status != CFX_OK && !poisoned) poison(queue, ticket, cf_fault_keep(context, status, command));
+    }
+    const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed) + command->bytes;
+    atomic_store_explicit(&queue->head, head, memory_order_release);
+    atomic_store_explicit(&queue->finished, ticket, memory_order_seq_cst);
+    if (atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket) {
+        atomic_store_explicit(&queue->alarm, UINT64_MAX, memory_order_seq_cst);
+        cf_context_ring(context);
+    }
+}
+
+/* Runs one command if one is ready; else `on` names what keeps either queue. */
+static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) {
+    static const int order[CF_QUEUES] = {CF_COMM, CF_COMPUTE};
+    for (int k = 0; k < CF_QUEUES; k++) {
+        cf_queue *queue = &device->queue[order[k]];
+        cf_command *command = next(queue);
+        on[k] = (cf_event){NULL, 0};
+        if (!command) continue;
+        on[k] = blocked_on(command);
+        if (on[k].queue) continue;
+        run(worker, queue, command);
+        return true;
+    }
+    return false;
+}
+
+static bool idle(cfx_device *device) { return !next(&device->queue[CF_COMPUTE]) && !next(&device->queue[CF_COMM]); }
+
+/* Sleeps until there may be something to do. */
+static void sleep_once(cf_worker *worker, cfx_device *device) {
+    cf_event on[CF_QUEUES];
+    const uint32_t seen = cf_word_read(&device->wake);
+    atomic_store_explicit(&device->asleep, 1, memory_order_seq_cst);
+    const bool ran = step(worker, device, on);
+    if (!ran) {
+        bool changed = false;
+        for (int k = 0; k < CF_QUEUES; k++) {
+            if (!on[k].queue) continue;
+            cf_alarm_set(on[k]);
+            changed = changed || cf_event_done(on[k]);
+        }
+        if (!changed && !(atomic_load(&device->stop) && idle(device))) cf_park(&device->wake, seen);
+    }
+    atomic_store_explicit(&device->asleep, 0, memory_order_seq_cst);
+}
+
+static void *work(void *arg) {
+    cfx_device *device = arg;
+    cf_worker worker = {.state = device->state, .threads = 0};
+    int quiet = 0;
+    for (;;) {
+        const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
+        if (threads != worker.threads) {
+            worker.threads = threads;
+            /* A backend whose thread cannot begin fails each kernel with its own message. */
+            if (device->backend->thread_begin(&worker) != CFX_OK) cf_log(0, "%s: %s", device->name, cfx_error());
+        }
+        cf_event on[CF_QUEUES];
+        if (step(&worker, device, on)) {
+            quiet = 0;
+        } else if (++quiet < SPIN_ROUNDS) {
+            cf_relax();
+        } else {
+            if (atomic_load(&device->stop) && idle(device)) break;
+            sleep_once(&worker, device);
+            quiet = 0;
+        }
+    }
+    device->backend->thread_end(&worker);
+    free(worker.scratch);
+    return NULL;
+}
+
+cfx_status cf_worker_start(cfx_device *device) {
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all); /* signals are the host's */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int error = pthread_create(&thread, NULL, work, device);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device->name, strerror(error));
+    device->thread = thread;
+    return CFX_OK;
+}
+
+void cf_worker_stop(cfx_device *device) {
+    atomic_store(&device->stop, 1);
+    cf_unpark(&device->wake);
+    pthread_join(device->thread, NULL);
+}
+
+void *cf_worker_scratch(cf_worker *worker, size_t bytes) {
+    if (bytes > worker->scratch_bytes) {
+        free(worker->scratch);
+        worker->scratch_bytes = 0;
+        worker->scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+        if (worker->scratch) worker->scratch_bytes = bytes;
+    }
+    return worker->scratch;
+}
