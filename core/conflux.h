@@ -35,12 +35,11 @@ extern "C" {
 
 enum { CFX_MAX_DIMS = 8 };
 
-/* What a call returns.  CFX_COLLECT is a success that asks a garbage-collected host to collect soon;
- * CFX_CUSTOM is the tape's request to run one backward function of the host's own. */
+/* What a call returns.  CFX_CUSTOM is no failure but the tape's request to run one backward function of the
+ * host's own. */
 typedef enum cfx_status {
     CFX_OK = 0,
-    CFX_COLLECT = -1,
-    CFX_CUSTOM = -2,
+    CFX_CUSTOM = -1,
     CFX_EARG = 1,      /* an argument does not fit; nothing was enqueued */
     CFX_EMEMORY = 2,   /* out of memory, host or device */
     CFX_EFAULT = 3,    /* an operation enqueued earlier failed */
@@ -145,9 +144,10 @@ typedef struct cfx_memory_info {
     double blocks; /* live blocks */
 } cfx_memory_info;
 CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out);
-/* Bytes by which a pool may grow before a call returns CFX_COLLECT (default 64 MiB). */
+/* For hosts with a garbage collector: the int32 is not 0 once a pool has grown by more than the threshold
+ * (default 64 MiB) since the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
+CFX_API const int32_t *cfx_debt(const cfx_context *context);
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes);
-/* Tells the pools that the host has collected: growth is counted from here. */
 CFX_API void cfx_debt_paid(cfx_context *context);
 /* Gives unused memory back to the system. */
 CFX_API void cfx_memory_trim(cfx_context *context);

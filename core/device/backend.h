@@ -11,6 +11,7 @@
 
 /* The thread that runs a device's queues, as a kernel sees it. */
 typedef struct cf_worker {
+    const struct cf_backend *backend;
     void *state;  /* what backend->open made */
     int threads;  /* the device's team */
     void *local;  /* the backend's own, made by thread_begin */

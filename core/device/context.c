@@ -349,7 +349,10 @@ CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out) {
 
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes) { context->debt_threshold = bytes; }
 
+CFX_API const int32_t *cfx_debt(const cfx_context *context) { return &context->debt; }
+
 CFX_API void cfx_debt_paid(cfx_context *context) {
+    context->debt = 0;
     for (int32_t i = 0; i < context->nopen; i++)
         context->open[i]->pool.at_collection = context->open[i]->pool.in_use;
 }

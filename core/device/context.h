@@ -46,6 +46,7 @@ struct cfx_context {
     int32_t threads; /* to share among CPU devices */
     size_t memory_limit;
     double debt_threshold;
+    int32_t debt; /* 1: a pool has grown by more than that since the host collected */
     cf_rng_stream streams[CF_STREAMS];
     cf_fault *faults;
     pthread_mutex_t lock; /* of `faults`, and of `open` against workers that ring */

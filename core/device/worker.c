@@ -112,7 +112,7 @@ static void sleep_once(cf_worker *worker, cfx_device *device) {
 
 static void *work(void *arg) {
     cfx_device *device = arg;
-    cf_worker worker = {.state = device->state, .threads = 0};
+    cf_worker worker = {.backend = device->backend, .state = device->state};
     int quiet = 0;
     for (;;) {
         const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);

@@ -1,0 +1,16 @@
+# Writes OUTPUT, a C source whose cfx_cdef() returns the region of HEADER between its two cdef marks, for
+# LuaJIT's ffi.cdef.  Run by the build: cmake -D HEADER=... -D OUTPUT=... -P cdef.cmake
+file(READ ${HEADER} text)
+foreach(mark "/* cdef: begin */" "/* cdef: end */")
+  string(FIND "${text}" "${mark}" at)
+  if(at EQUAL -1)
+    message(FATAL_ERROR "${HEADER}: no line ${mark}")
+  endif()
+endforeach()
+string(REGEX REPLACE "^.*/\\* cdef: begin \\*/\n" "" text "${text}")
+string(REGEX REPLACE "/\\* cdef: end \\*/.*$" "" text "${text}")
+string(REPLACE "CFX_API " "" text "${text}")
+string(REPLACE "\\" "\\\\" text "${text}")
+string(REPLACE "\"" "\\\"" text "${text}")
+string(REPLACE "\n" "\\n\"\n    \"" text "${text}")
+file(WRITE ${OUTPUT} "#include \"conflux.h\"\n\nCFX_API const char *cfx_cdef(void) {\n    return \"${text}\";\n}\n")

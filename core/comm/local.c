@@ -1,0 +1,107 @@
+/* local.c: replicas in one process join in each other's memory.
+ *
+ * Every part is cut into one slice a device.  A slice is one command on its device's communication queue: it
+ * waits until the stretch is there in every replica, adds the replicas in their order, and writes the result to
+ * all.  Whoever uses a replica next waits for all slices.  Nothing is copied and no thread meets another.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+
+/* A slice of fewer bytes than this costs more to hand out than to do. */
+enum { SLICE_BYTES = 32 << 10, SLICE_UNIT = 1024 };
+
+static cfx_device *device_of(const cf_part *part, int32_t r) { return cf_part_buffer(part, r)->device; }
+
+static int32_t slices_of(const cf_part *part, int32_t replicas) {
+    const int64_t worth = part->n * cfx_dtype_size(part->dtype) / SLICE_BYTES;
+    return worth < 1 ? 1 : worth < replicas ? (int32_t)worth : replicas;
+}
+
+/* What a slice has to wait for: in every replica the stretch's own writes, and all reads. */
+static cfx_status waits_of(const cf_part *part, int32_t replicas, cf_waits *waits) {
+    for (int32_t r = 0; r < replicas; r++) {
+        const cf_buffer *buffer = cf_part_buffer(part, r);
+        const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
+        if (part->bucket >= 0) {
+            cf_waits_event(waits, buffer->buckets[part->bucket].event);
+            cf_waits_uses(waits, &buffer->reads);
+        } else {
+            CF_TRY(cf_wait_to_read(waits, handle));
+            CF_TRY(cf_wait_to_write(waits, handle));
+        }
+    }
+    return CFX_OK;
+}
+
+static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, const cf_part *part, int32_t s,
+                                int32_t slices, cf_event *done) {
+    cf_queue *queue = &device_of(part, s)->queue[CF_COMM];
+    cf_waits waits = {.own = queue, .n = 0};
+    void *payload;
+    CF_TRY(waits_of(part, replicas, &waits));
+    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0), &payload));
+    const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
+    const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
+    const int64_t size = cfx_dtype_size(part->dtype);
+    cf_call *call = payload;
+    *call = (cf_call){.op = CF_OP_combine, .nout = (uint8_t)replicas, .dtype = (uint8_t)part->dtype, .i = {op, root}};
+    for (int32_t r = 0; r < replicas; r++) {
+        cf_view *view = &call->v[r];
+        view->data = cf_part_buffer(part, r)->data + part->offset[r] + from * size;
+        view->dtype = part->dtype;
+        view->ndim = 1;
+        view->shape[0] = (end < part->n ? end : part->n) - from;
+        view->stride[0] = 1;
+    }
+    *done = cf_queue_commit(queue);
+    return CFX_OK;
+}
+
+/* Every ring has room for all before the first command is enqueued. */
+static cfx_status make_room(int32_t replicas, int32_t nparts, const cf_part *parts) {
+    const size_t bytes = cf_queue_bytes(CF_MAX_WAITS, cf_call_bytes(replicas, 0));
+    for (int32_t r = 0; r < replicas; r++) {
+        size_t need = 0;
+        for (int32_t k = 0; k < nparts; k++)
+            if (r < slices_of(&parts[k], replicas)) need += bytes;
+        if (need) CF_TRY(cf_queue_room(&device_of(&parts[0], r)->queue[CF_COMM], need));
+    }
+    return CFX_OK;
+}
+
+/* The buffers' next users wait for all slices, and for what the slices did not have to wait for. */
+static cfx_status note(const cf_part *part, int32_t replicas, const cf_event *events, int32_t n) {
+    for (int32_t r = 0; r < replicas; r++) {
+        cf_buffer *buffer = cf_part_buffer(part, r);
+        for (int32_t s = 0; s < n; s++) {
+            CF_TRY(cf_uses_add(&buffer->writes, events[s]));
+            CF_TRY(cf_uses_add(&buffer->made, events[s]));
+        }
+        buffer->fresh = 0;
+    }
+    return CFX_OK;
+}
+
+static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
+    void *memory;
+    if (nparts == 0) return CFX_OK;
+    CF_TRY(cf_alloc((size_t)nparts * (size_t)replicas * sizeof(cf_event), &memory));
+    cf_event *events = memory;
+    cfx_status status = make_room(replicas, nparts, parts);
+    /* Orders are noted after all is enqueued: parts of one buffer do not wait for each other. */
+    for (int32_t k = 0; k < nparts && status == CFX_OK; k++) {
+        const int32_t slices = slices_of(&parts[k], replicas);
+        for (int32_t s = 0; s < slices && status == CFX_OK; s++)
+            status = enqueue_slice(op, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
+    }
+    for (int32_t k = 0; k < nparts && status == CFX_OK; k++)
+        status = note(&parts[k], replicas, &events[k * replicas], slices_of(&parts[k], replicas));
+    for (int32_t k = 0; k < nparts && status == CFX_OK; k++)
+        for (int32_t r = 0; r < replicas; r++) cf_part_buffer(&parts[k], r)->nbuckets = 0;
+    free(memory);
+    return status;
+}
+
+const cf_group cf_group_local = {"local", combine};

@@ -1,0 +1,505 @@
+/* product.c: matrix products and the dense layer.
+ *
+ * oneDNN makes the products of float32 and bfloat16; tiny ones are made here, where its overhead would cost more
+ * than the work, and so are those of types that it does not have.  float16 goes through float32, uint8 and
+ * bool through int32.
+ */
+#include <omp.h>
+
+#include "cpu/kernels/block.h"
+
+/* The tile kernel keeps MR rows by two vectors in registers. */
+#if defined(__AVX512F__)
+enum { GEMM_BYTES = 64, GEMM_MR = 8 };
+#elif defined(__AVX2__)
+enum { GEMM_BYTES = 32, GEMM_MR = 6 };
+#else
+enum { GEMM_BYTES = 16, GEMM_MR = 4 };
+#endif
+/* A block of a [MC, KC] stays in the second-level cache, a panel of b [KC, NR] in the first. */
+enum { GEMM_MC = 192, GEMM_NC = 512, GEMM_KC = 256 };
+
+#define T float
+#define GEMM(name) f32_##name
+#include "cpu/kernels/gemm.h"
+#define T double
+#define GEMM(name) f64_##name
+#include "cpu/kernels/gemm.h"
+#define T uint32_t
+#define GEMM(name) u32_##name
+#include "cpu/kernels/gemm.h"
+#define T uint64_t
+#define GEMM(name) u64_##name
+#include "cpu/kernels/gemm.h"
+
+cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call);
+cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call);
+cfx_status CF_K(fill)(cf_worker *worker, const cf_call *call);
+
+/* A call of another row: one output, at most one input. */
+typedef union small_call {
+    cf_call call;
+    char room[sizeof(cf_call) + 2 * sizeof(cf_view)];
+} small_call;
+
+static cfx_status call_one(cf_worker *worker, cf_kernel kernel, int op, int dtype, const cf_view *y, const cf_view *x,
+                           double p0, double p1) {
+    small_call c = {.call = {.op = (uint16_t)op, .nout = 1, .nin = x != NULL, .dtype = (uint8_t)dtype, .p = {p0, p1}}};
+    cf_view *v = (cf_view *)(c.room + sizeof(cf_call));
+    v[0] = *y;
+    if (x) v[1] = *x;
+    return kernel(worker, &c.call);
+}
+
+static cfx_status copy(cf_worker *worker, const cf_view *y, const cf_view *x) {
+    return call_one(worker, CF_K(copy), CF_OP_copy, y->dtype, y, x, 0, 0);
+}
+
+/* ---- float32 by a direct loop ---------------------------------------------------------------------------- */
+
+/* Below this many multiplications a direct loop beats oneDNN, whose run costs about a microsecond. */
+enum { DIRECT = 8192, CHUNK = 64, DOTS = 16 };
+
+/* y [m] of one row = start + a [k] b [k, m]; b's rows are contiguous. */
+static void direct_row(const cf_product *p, const float *a, const float *b, float *y) {
+    const float *bias = p->bias;
+    for (int64_t j = 0; j < p->m; j += CHUNK) {
+        const int64_t n = cf_least(CHUNK, p->m - j);
+        float sum[CHUNK];
+        if (n == CHUNK) {
+            for (int i = 0; i < CHUNK; i++) sum[i] = (bias ? bias[j + i] : 0) + (p->add ? y[j + i] : 0);
+            for (int64_t l = 0; l < p->k; l++)
+                for (int i = 0; i < CHUNK; i++) sum[i] += a[l * p->a_col] * b[l * p->b_row + j + i];
+            for (int i = 0; i < CHUNK; i++) y[j + i] = sum[i];
+        } else {
+            for (int64_t i = 0; i < n; i++) sum[i] = (bias ? bias[j + i] : 0) + (p->add ? y[j + i] : 0);
+            for (int64_t l = 0; l < p->k; l++)
+                for (int64_t i = 0; i < n; i++) sum[i] += a[l * p->a_col] * b[l * p->b_row + j + i];
+            for (int64_t i = 0; i < n; i++) y[j + i] = sum[i];
+        }
+    }
+}
+
+static float dot(const float *restrict a, const float *restrict b, int64_t k) {
+    float lane[DOTS] = {0}, sum = 0;
+    int64_t l = 0;
+    for (; l + DOTS <= k; l += DOTS)
+        for (int i = 0; i < DOTS; i++) lane[i] += a[l + i] * b[l + i];
+    for (; l < k; l++) sum += a[l] * b[l];
+    for (int width = DOTS / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] += lane[i + width];
+    return sum + lane[0];
+}
+
+/* y = start + a b where rows of a and columns of b are contiguous. */
+static void direct_dots(const cf_product *p, const float *a, const float *b, float *y) {
+    const float *bias = p->bias;
+    for (int64_t i = 0; i < p->n; i++)
+        for (int64_t j = 0; j < p->m; j++) {
+            float *at = &y[i * p->y_row + j];
+            *at = (bias ? bias[j] : 0) + (p->add ? *at : 0) + dot(a + i * p->a_row, b + j * p->b_col, p->k);
+        }
+}
+
+/* Whether this product is one for a direct loop; if so, it is made. */
+static int direct(const cf_product *given) {
+    cf_product p = *given;
+    if (p.n * p.m * p.k > DIRECT) return 0;
+    if (p.m == 1 && p.n > 1 && p.y_row == 1 && !p.bias) { /* y' = b' a' has long rows */
+        const cf_product q = p;
+        p.n = 1, p.m = q.n, p.y_row = q.n;
+        p.a = q.b, p.a_row = q.b_col, p.a_col = q.b_row, p.a_batch = q.b_batch;
+        p.b = q.a, p.b_row = q.a_col, p.b_col = q.a_row, p.b_batch = q.a_batch;
+    }
+    const int rows = p.b_col == 1, dots = p.a_col == 1 && p.b_row == 1;
+    if (!rows && !dots) return 0;
+    for (int64_t b = 0; b < p.batch; b++) {
+        const float *at_a = (const float *)p.a + b * p.a_batch, *at_b = (const float *)p.b + b * p.b_batch;
+        float *y = (float *)p.y + b * p.y_batch;
+        if (dots && (!rows || p.k >= 4 * DOTS)) direct_dots(&p, at_a, at_b, y);
+        else
+            for (int64_t i = 0; i < p.n; i++) direct_row(&p, at_a + i * p.a_row, at_b, y + i * p.y_row);
+    }
+    return 1;
+}
+
+/* ---- one product of any type ----------------------------------------------------------------------------- */
+
+/* Bytes of panels for a product by our own loop. */
+static size_t own_room(const cf_worker *worker, const cf_product *p) {
+    int64_t bytes;
+    switch (p->dtype) {
+    case CFX_FLOAT32: bytes = 4 * f32_room(p); break;
+    case CFX_INT32: bytes = 4 * u32_room(p); break;
+    case CFX_FLOAT64: bytes = 8 * f64_room(p); break;
+    default: bytes = 8 * u64_room(p);
+    }
+    return (size_t)bytes * (size_t)worker->threads;
+}
+
+static cfx_status own_product(cf_worker *worker, const cf_product *given, void *room) {
+    cf_product p = *given;
+    if (p.bias) { /* y starts as the bias in every row (batch is 1) */
+        const size_t bytes = (size_t)(p.m * cf_size_of(p.dtype));
+        for (int64_t i = 0; i < p.n; i++) memcpy((char *)p.y + (size_t)(i * p.y_row * cf_size_of(p.dtype)), p.bias, bytes);
+        p.add = 1;
+    }
+    switch (p.dtype) {
+    case CFX_FLOAT32: f32_product(worker, &p, room); break;
+    case CFX_INT32: u32_product(worker, &p, room); break;
+    case CFX_FLOAT64: f64_product(worker, &p, room); break;
+    default: u64_product(worker, &p, room);
+    }
+    return CFX_OK;
+}
+
+/* An activation that was not fused, in place. */
+static cfx_status activate(cf_worker *worker, const cf_product *p) {
+    const cf_view y = {.data = p->y, .dtype = p->dtype, .ndim = 2, .shape = {p->n, p->m}, .stride = {p->y_row, 1}};
+    return call_one(worker, CF_K(elementwise), p->act, p->dtype, &y, &y, p->p0, p->p1);
+}
+
+/* CFX_ESTATE only for bfloat16, which this machine's oneDNN may not have. */
+static cfx_status one_product(cf_worker *worker, const cf_product *given, void *room) {
+    cf_product p = *given;
+    if (p.dtype == CFX_FLOAT32 && direct(&p)) return p.act >= 0 ? activate(worker, &p) : CFX_OK;
+    if (p.dtype == CFX_FLOAT32 || p.dtype == CFX_BFLOAT16) {
+        if (p.act >= 0 && !cf_dnnl_fuses(p.act)) p.act = -1;
+        const cfx_status status = cf_dnnl_product(worker, &p);
+        if (status == CFX_OK && p.act != given->act) return activate(worker, given);
+        if (status != CFX_ESTATE || p.dtype == CFX_BFLOAT16) return status;
+        p.act = given->act;
+    }
+    CF_TRY(own_product(worker, &p, room));
+    return p.act >= 0 ? activate(worker, &p) : CFX_OK;
+}
+
+/* ---- from views to products ------------------------------------------------------------------------------ */
+
+/* What a product is made of: y <- act(a b + bias), computed in `dtype`. */
+typedef struct task {
+    cf_view y, a, b;    /* y [.., n, m], a [.., n, k], b [.., k, m] of one rank */
+    const cf_view *bias; /* [m] or NULL; then there is no batch */
+    int dtype, add, act;
+    double p0, p1;
+} task;
+
+static int64_t rows_of(const cf_view *v) { return v->shape[v->ndim - 2]; }
+static int64_t cols_of(const cf_view *v) { return v->shape[v->ndim - 1]; }
+static int64_t row_of(const cf_view *v) { return v->stride[v->ndim - 2]; }
+static int64_t col_of(const cf_view *v) { return v->stride[v->ndim - 1]; }
+
+/* A stride over a single element is set to what a packed matrix has. */
+static void tidy(cf_view *v) {
+    const int r = v->ndim - 2, c = v->ndim - 1;
+    if (v->shape[c] == 1) v->stride[c] = 1;
+    if (v->shape[r] == 1) v->stride[r] = v->stride[c] == 1 ? v->shape[c] : 1;
+}
+
+/* Row-major, or (where `either`) column-major, without overlap. */
+static int is_plain(const cf_view *v, int dtype, int either) {
+    if (v->dtype != dtype) return 0;
+    if (col_of(v) == 1 && (row_of(v) >= cols_of(v) || rows_of(v) == 1)) return 1;
+    return either && row_of(v) == 1 && (col_of(v) >= rows_of(v) || cols_of(v) == 1);
+}
+
+/* A packed view of the same shape at `data`, with repeated batch dimensions kept once. */
+static cf_view packed(const cf_view *v, int dtype, void *data) {
+    cf_view out = *v;
+    int64_t stride = 1;
+    out.dtype = dtype;
+    out.data = data;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        const int repeated = d < v->ndim - 2 && v->stride[d] == 0;
+        out.stride[d] = repeated ? 0 : stride;
+        if (!repeated) stride *= v->shape[d];
+    }
+    return out;
+}
+
+static size_t packed_bytes(const cf_view *v, int dtype) {
+    int64_t n = 1;
+    for (int d = 0; d < v->ndim; d++)
+        if (d >= v->ndim - 2 || v->stride[d] != 0) n *= v->shape[d];
+    return (size_t)cf_round_up(n * cf_size_of(dtype), 64);
+}
+
+/* Copies between two views, each element of repeated dimensions once. */
+static cfx_status copy_once(cf_worker *worker, cf_view y, cf_view x) {
+    for (int d = 0; d < y.ndim - 2; d++)
+        if (y.stride[d] == 0) y.shape[d] = x.shape[d] = 1;
+    return copy(worker, &y, &x);
+}
+
+/* Batch dimensions merged where all three allow it; then as few as possible remain. */
+static void merge_batch(cf_view *views[3]) {
+    const int batch = views[0]->ndim - 2;
+    int n = 0;
+    for (int d = 0; d < batch; d++) {
+        const int64_t size = views[0]->shape[d];
+        if (size == 1) continue;
+        int merges = n > 0;
+        for (int k = 0; k < 3; k++)
+            if (n > 0 && views[k]->stride[n - 1] != size * views[k]->stride[d]) merges = 0;
+        if (!merges) n++;
+        for (int k = 0; k < 3; k++) {
+            views[k]->shape[n - 1] = merges ? views[k]->shape[n - 1] * size : size;
+            views[k]->stride[n - 1] = views[k]->stride[d];
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        for (int d = 0; d < 2; d++) {
+            views[k]->shape[n + d] = views[k]->shape[batch + d];
+            views[k]->stride[n + d] = views[k]->stride[batch + d];
+        }
+        views[k]->ndim = n + 2;
+    }
+}
+
+/* Views in plain order -> products. */
+static cfx_status run_plain(cf_worker *worker, const task *t, const void *bias, void *room) {
+    cf_view y = t->y, a = t->a, b = t->b;
+    merge_batch((cf_view *[3]){&y, &a, &b});
+    const int batch = y.ndim - 2, last = batch - 1;
+    cf_product p = {.dtype = t->dtype, .batch = 1, .n = rows_of(&y), .m = cols_of(&y), .k = cols_of(&a), .bias = bias,
+                    .a_row = row_of(&a), .a_col = col_of(&a), .b_row = row_of(&b), .b_col = col_of(&b),
+                    .y_row = row_of(&y), .add = t->add, .act = t->act, .p0 = t->p0, .p1 = t->p1};
+    int64_t outer = 1;
+    if (batch > 0) {
+        p.batch = y.shape[last];
+        p.a_batch = a.stride[last], p.b_batch = b.stride[last], p.y_batch = y.stride[last];
+        if (p.b_batch == 0 && p.a_batch == p.n * p.a_row && p.y_batch == p.n * p.y_row && p.a_col == 1) {
+            p.n *= p.batch; /* one b for all: they are rows of one product */
+            p.batch = 1;
+        }
+        for (int d = 0; d < last; d++) outer *= y.shape[d];
+    }
+    y.ndim = a.ndim = b.ndim = batch > 0 ? last : 0;
+    const int64_t size = cf_size_of(t->dtype);
+    for (int64_t i = 0; i < outer; i++) {
+        int64_t at_y = 0, at_a = 0, at_b = 0, rest = i;
+        for (int d = y.ndim - 1; d >= 0; d--) {
+            const int64_t k = rest % y.shape[d];
+            rest /= y.shape[d];
+            at_y += k * y.stride[d], at_a += k * a.stride[d], at_b += k * b.stride[d];
+        }
+        p.y = (char *)y.data + at_y * size;
+        p.a = (char *)a.data + at_a * size;
+        p.b = (char *)b.data + at_b * size;
+        CF_TRY(one_product(worker, &p, room));
+    }
+    return CFX_OK;
+}
+
+/* Copies what is not in plain order, or of another type, into scratch; runs; copies the result out. */
+static cfx_status run(cf_worker *worker, const task *given) {
+    task t = *given;
+    tidy(&t.y), tidy(&t.a), tidy(&t.b);
+    const int copy_a = !is_plain(&t.a, t.dtype, 1), copy_b = !is_plain(&t.b, t.dtype, 1);
+    const int copy_y = !is_plain(&t.y, t.dtype, 0);
+    const int copy_bias = t.bias && (t.bias->dtype != t.dtype || (t.bias->stride[0] != 1 && t.bias->shape[0] > 1));
+    const int panels = t.dtype != CFX_BFLOAT16;
+    const cf_product shape = {.dtype = t.dtype, .n = cf_view_numel(&t.y) / cols_of(&t.y), .m = cols_of(&t.y),
+                              .k = cols_of(&t.a)}; /* n: run_plain may take all rows of a batch at once */
+    const size_t a_bytes = copy_a ? packed_bytes(&t.a, t.dtype) : 0, b_bytes = copy_b ? packed_bytes(&t.b, t.dtype) : 0;
+    const size_t y_bytes = copy_y ? packed_bytes(&t.y, t.dtype) : 0;
+    const size_t bias_bytes = copy_bias ? (size_t)cf_round_up(shape.m * cf_size_of(t.dtype), 64) : 0;
+    const size_t all = a_bytes + b_bytes + y_bytes + bias_bytes + (panels ? own_room(worker, &shape) : 0);
+    char *at = all ? cf_worker_scratch(worker, all) : NULL;
+    if (all && !at) return cf_fail(CFX_EMEMORY, "no memory for a product: %zu bytes", all);
+
+    if (copy_a) {
+        t.a = packed(&given->a, t.dtype, at);
+        CF_TRY(copy_once(worker, t.a, given->a));
+        tidy(&t.a);
+    }
+    if (copy_b) {
+        t.b = packed(&given->b, t.dtype, at + a_bytes);
+        CF_TRY(copy_once(worker, t.b, given->b));
+        tidy(&t.b);
+    }
+    if (copy_y) {
+        t.y = packed(&given->y, t.dtype, at + a_bytes + b_bytes);
+        if (t.add) CF_TRY(copy(worker, &t.y, &given->y));
+    }
+    const void *bias = t.bias ? t.bias->data : NULL;
+    if (copy_bias) {
+        cf_view to = *t.bias;
+        to.data = at + a_bytes + b_bytes + y_bytes;
+        to.dtype = t.dtype;
+        to.stride[0] = 1;
+        CF_TRY(copy(worker, &to, t.bias));
+        bias = to.data;
+    }
+    CF_TRY(run_plain(worker, &t, bias, at + a_bytes + b_bytes + y_bytes + bias_bytes));
+    return copy_y ? copy(worker, &given->y, &t.y) : CFX_OK;
+}
+
+/* The type that products of `dtype` are made in at last. */
+static int wide(int dtype) {
+    if (dtype == CFX_FLOAT16 || dtype == CFX_BFLOAT16) return CFX_FLOAT32;
+    return dtype == CFX_UINT8 || dtype == CFX_BOOL ? CFX_INT32 : dtype;
+}
+
+static cfx_status multiply(cf_worker *worker, task *t) {
+    if (cf_view_numel(&t->y) == 0) return CFX_OK;
+    if (t->dtype == CFX_BFLOAT16) {
+        const cfx_status status = run(worker, t);
+        if (status != CFX_ESTATE) return status;
+    }
+    t->dtype = wide(t->dtype);
+    return run(worker, t);
+}
+
+cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
+    task t = {.y = call->v[0], .a = *cf_call_in(call, 0), .b = *cf_call_in(call, 1), .dtype = call->dtype,
+              .add = call->i[0] != 0, .act = -1};
+    if (cols_of(&t.a) == 0) /* an empty sum */
+        return t.add ? CFX_OK : call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0);
+    /* A batch dimension of size 1 is repeated where y has more. */
+    for (int d = 0; d < t.y.ndim - 2; d++) {
+        if (t.a.shape[d] == 1) t.a.stride[d] = 0;
+        if (t.b.shape[d] == 1) t.b.stride[d] = 0;
+        t.a.shape[d] = t.b.shape[d] = t.y.shape[d];
+    }
+    return multiply(worker, &t);
+}
+
+cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
+    task t = {.y = call->v[0], .a = *cf_call_in(call, 0), .b = *cf_call_in(call, 1), .dtype = call->dtype,
+              .bias = call->nin > 2 ? cf_call_in(call, 2) : NULL, .act = (int)call->i[0], .p0 = call->p[0],
+              .p1 = call->p[1]};
+    const cf_view w = t.b;
+    t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
+    t.b.stride[0] = w.stride[1], t.b.stride[1] = w.stride[0];
+    if (cols_of(&t.a) == 0) { /* an empty sum and the bias */
+        if (t.bias) {
+            cf_view bias = *t.bias;
+            CF_K(expand)(&bias, &t.y);
+            CF_TRY(copy(worker, &t.y, &bias));
+        } else {
+            CF_TRY(call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0));
+        }
+        return t.act < 0 ? CFX_OK
+                         : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, t.p0, t.p1);
+    }
+    return multiply(worker, &t);
+}
+
+/* ---- the dense layer's backward -------------------------------------------------------------------------- */
+
+/* dpre and the sums of its columns are made in one pass.  Partial sums lie on a grid of SUM_ROWS rows, and are
+ * joined in its order. */
+enum { SUM_ROWS = 256, SUM_COLS = 256 };
+
+#define BW_CASE(T, op, value)                   \
+    case CF_OP_##op:                            \
+        CF_VECTOR                               \
+        for (int64_t i = 0; i < n; i++) {       \
+            const T g = dy[i], v = y[i];        \
+            const T d = (value);                \
+            out[i] = d;                         \
+            sum[i] += d;                        \
+        }                                       \
+        break
+
+/* One piece of a row: the gradient by the activation's output, and its sum. */
+#define BW_ROW(T, name)                                                                                        \
+    static void name(int act, T p0, int64_t n, const T *dy, const T *y, T *out, T *restrict sum) {             \
+        switch (act) {                                                                                         \
+            BW_CASE(T, relu, v > 0 ? g : 0);                                                                   \
+            BW_CASE(T, leakyrelu, v > 0 ? g : g * p0);                                                         \
+            BW_CASE(T, tanh, g * (1 - v * v));                                                                 \
+            BW_CASE(T, sigmoid, g * v * (1 - v));                                                              \
+            BW_CASE(T, elu, v > 0 ? g : g * (v + p0));                                                         \
+        default:                                                                                               \
+            CF_VECTOR                                                                                          \
+            for (int64_t i = 0; i < n; i++) sum[i] += dy[i];                                                   \
+        }                                                                                                      \
+    }
+BW_ROW(float, bw_row_f32)
+BW_ROW(double, bw_row_f64)
+
+typedef struct dense_bw {
+    const cf_view *dpre, *dy, *y; /* dpre and y: NULL if only dbias is made */
+    cf_compute compute;
+    int act;
+    double p0;
+    int64_t rows, cols, strips; /* strips: of SUM_COLS columns */
+    char *sums;                 /* [row blocks, cols] */
+} dense_bw;
+
+static cf_view piece(const cf_view *v, int64_t row, int64_t col, int64_t n) {
+    return (cf_view){.data = cf_at(v, row * v->stride[0] + col * v->stride[1]), .dtype = v->dtype, .ndim = 1,
+                     .shape = {n}, .stride = {v->stride[1]}};
+}
+
+static void dense_bw_part(void *context, int64_t from, int64_t to) {
+    const dense_bw *d = context;
+    const int64_t size = cf_compute_size(d->compute);
+    cf_block_memory temp[3];
+    for (int64_t item = from; item < to; item++) {
+        const int64_t block = item / d->strips, col = item % d->strips * SUM_COLS;
+        const int64_t n = cf_least(SUM_COLS, d->cols - col);
+        char *sum = d->sums + (block * d->cols + col) * size;
+        memset(sum, 0, (size_t)(n * size));
+        for (int64_t r = block * SUM_ROWS; r < cf_least(d->rows, (block + 1) * SUM_ROWS); r++) {
+            const cf_view dy = piece(d->dy, r, col, n);
+            const void *g = CF_K(read)(&dy, d->compute, 0, n, &temp[0]), *v = NULL;
+            void *out = &temp[2];
+            cf_view dpre;
+            if (d->dpre) {
+                const cf_view y = piece(d->y, r, col, n);
+                v = CF_K(read)(&y, d->compute, 0, n, &temp[1]);
+                dpre = piece(d->dpre, r, col, n);
+                if (cf_direct(&dpre, d->compute)) out = dpre.data;
+            }
+            if (d->compute == CF_F64) bw_row_f64(d->act, d->p0, n, g, v, out, (double *)sum);
+            else bw_row_f32(d->act, (float)d->p0, n, g, v, out, (float *)sum);
+            if (d->dpre) CF_K(write)(&dpre, d->compute, 0, n, out);
+        }
+    }
+}
+
+typedef struct joining {
+    cf_compute compute;
+    int64_t blocks, cols;
+    char *sums;
+} joining;
+
+/* Adds all row blocks to the first, in order. */
+static void join_part(void *context, int64_t from, int64_t to) {
+    const joining *j = context;
+    for (int64_t b = 1; b < j->blocks; b++) {
+        if (j->compute == CF_F64) {
+            double *restrict y = (double *)j->sums, *restrict x = y + b * j->cols;
+            for (int64_t i = from; i < to; i++) y[i] += x[i];
+        } else {
+            float *restrict y = (float *)j->sums, *restrict x = y + b * j->cols;
+            for (int64_t i = from; i < to; i++) y[i] += x[i];
+        }
+    }
+}
+
+cfx_status CF_K(dense_bw)(cf_worker *worker, const cf_call *call) {
+    const int act = (int)call->i[0];
+    const cf_view *dy = cf_call_in(call, 0), *dbias = call->nout > 1 ? &call->v[1] : NULL;
+    if (act < 0 && !dbias) return CFX_OK;
+    dense_bw d = {.dy = dy, .compute = cf_compute_of(call->dtype), .act = act, .p0 = call->p[0],
+                  .rows = dy->shape[0], .cols = dy->shape[1]};
+    if (act >= 0) d.dpre = &call->v[0], d.y = cf_call_in(call, 1);
+    d.strips = (d.cols + SUM_COLS - 1) / SUM_COLS;
+    const int64_t blocks = (d.rows + SUM_ROWS - 1) / SUM_ROWS, size = cf_compute_size(d.compute);
+    if (d.cols == 0) return CFX_OK;
+    if (blocks == 0)
+        return dbias ? call_one(worker, CF_K(fill), CF_OP_fill, dbias->dtype, dbias, NULL, 0, 0) : CFX_OK;
+    d.sums = cf_worker_scratch(worker, (size_t)(blocks * d.cols * size));
+    if (!d.sums) return cf_fail(CFX_EMEMORY, "no memory for the sums of %lld columns", (long long)d.cols);
+    const int team = cf_cpu_team(worker, d.rows * d.cols);
+    CF_K(parallel)(team, blocks * d.strips, 1, dense_bw_part, &d);
+    if (!dbias) return CFX_OK;
+    joining j = {d.compute, blocks, d.cols, d.sums};
+    if (blocks > 1) CF_K(parallel)(cf_cpu_team(worker, blocks * d.cols), d.cols, 16, join_part, &j);
+    CF_K(write)(dbias, d.compute, 0, d.cols, d.sums);
+    return CFX_OK;
+}

@@ -1,0 +1,57 @@
+/* rows.h: kernels that take a view row by row, along its last dimension.
+ *
+ * A row is the memory itself where that is packed and of the compute type, else a copy in one of the thread's
+ * slots.  Rows are split over the team; nothing is summed across threads.
+ */
+#ifndef CF_CPU_KERNELS_ROWS_H
+#define CF_CPU_KERNELS_ROWS_H
+
+#include <omp.h>
+
+#include "cpu/kernels/block.h"
+
+typedef struct cf_rows {
+    const cf_call *call;
+    cf_compute compute;
+    int64_t n;     /* elements of a row */
+    char *slots;   /* [team][slot_count][slot_bytes] */
+    int slot_count;
+    int64_t slot_bytes;
+} cf_rows;
+
+static inline int64_t cf_rows_slot_bytes(cf_compute compute, int64_t n) {
+    return cf_round_up(n * cf_compute_size(compute), 64);
+}
+
+static inline cf_view cf_row(const cf_view *v, int64_t r) {
+    const int last = v->ndim - 1;
+    int64_t offset = 0;
+    for (int d = last - 1; d >= 0 && r > 0; d--) {
+        offset += r % v->shape[d] * v->stride[d];
+        r /= v->shape[d];
+    }
+    return (cf_view){.data = cf_at(v, offset), .dtype = v->dtype, .ndim = 1, .shape = {v->shape[last]},
+                     .stride = {v->stride[last]}};
+}
+
+static inline void *cf_rows_slot(const cf_rows *rows, int slot) {
+    return rows->slots + (omp_get_thread_num() * rows->slot_count + slot) * rows->slot_bytes;
+}
+
+/* Row r of an input. */
+static inline const void *cf_row_read(const cf_rows *rows, const cf_view *v, int64_t r, int slot) {
+    const cf_view row = cf_row(v, r);
+    return CF_K(read)(&row, rows->compute, 0, rows->n, cf_rows_slot(rows, slot));
+}
+
+/* Where row r of an output is to be made; then cf_row_write puts it there. */
+static inline void *cf_row_place(const cf_rows *rows, const cf_view *v, int64_t r, int slot) {
+    const cf_view row = cf_row(v, r);
+    return cf_direct(&row, rows->compute) ? row.data : cf_rows_slot(rows, slot);
+}
+static inline void cf_row_write(const cf_rows *rows, const cf_view *v, int64_t r, const void *block) {
+    const cf_view row = cf_row(v, r);
+    CF_K(write)(&row, rows->compute, 0, rows->n, block);
+}
+
+#endif

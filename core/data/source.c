@@ -1,0 +1,74 @@
+/* source.c: plain and gzip files through zlib. */
+#include "data/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    GZIP_BUFFER = 128 * 1024,
+    CHUNK = 4 * 1024 * 1024 /* between two looks at the interrupt flag: some milliseconds */
+};
+
+cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out) {
+    *out = (cf_source){.context = context, .path = path, .plain = -1};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
+        const int error = S_ISDIR(st.st_mode) ? EISDIR : errno;
+        close(fd);
+        return cf_fail(CFX_EIO, "%s: %s", path, strerror(error));
+    }
+    out->file = gzdopen(fd, "rb");
+    if (!out->file) {
+        close(fd);
+        return cf_fail(CFX_EMEMORY, "%s: out of host memory", path);
+    }
+    gzbuffer(out->file, GZIP_BUFFER);
+    if (S_ISREG(st.st_mode) && gzdirect(out->file)) out->plain = (int64_t)st.st_size;
+    return CFX_OK;
+}
+
+/* zlib says "<fd:3>: incorrect data check"; the path is better than the number. */
+static cfx_status read_failed(cf_source *source) {
+    const int system = errno;
+    int code = Z_OK;
+    const char *text = gzerror(source->file, &code);
+    if (code == Z_ERRNO) return cf_fail(CFX_EIO, "%s: %s", source->path, strerror(system));
+    if (code == Z_BUF_ERROR) {
+        source->cut = 1;
+        return cf_fail(CFX_EIO, "%s: truncated gzip data: it ends after %zu bytes", source->path, source->given);
+    }
+    const char *colon = strstr(text, ": ");
+    return cf_fail(CFX_EIO, "%s: corrupt gzip data after %zu bytes (%s)", source->path, source->given,
+                   colon ? colon + 2 : text);
+}
+
+cfx_status cf_source_read(cf_source *source, void *dst, size_t bytes, size_t *got) {
+    *got = 0;
+    while (*got < bytes) {
+        CF_TRY(cfx_check(source->context));
+        const size_t left = bytes - *got;
+        const unsigned want = (unsigned)(left < CHUNK ? left : CHUNK);
+        const int n = gzread(source->file, (char *)dst + *got, want);
+        if (n > 0) {
+            *got += (size_t)n;
+            source->given += (size_t)n;
+        }
+        if (n == (int)want) continue;
+        /* Fewer than asked for: the end, unless zlib knows better. */
+        int code = Z_OK;
+        gzerror(source->file, &code);
+        if (n < 0 || code < 0) return read_failed(source);
+        break;
+    }
+    return CFX_OK;
+}
+
+void cf_source_close(cf_source *source) {
+    if (source->file) gzclose(source->file);
+    source->file = NULL;
+}

@@ -1,0 +1,102 @@
+/* issue.c: from an operation to a command: order between queues, and the call's views. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+static cfx_status refuse_void(const cfx_tensor *x) {
+    const cf_uses *made = &x->_buffer->made;
+    for (int32_t i = 0; i < made->n; i++) {
+        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
+        if (fault) return cf_fail(fault->status, "the tensor was never written: %s", fault->message);
+    }
+    return CFX_OK;
+}
+
+cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
+    CF_TRY(refuse_void(x));
+    cf_waits_uses(waits, &x->_buffer->writes);
+    return CFX_OK;
+}
+
+cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
+    cf_buffer *buffer = x->_buffer;
+    cf_waits_uses(waits, &buffer->writes);
+    cf_waits_uses(waits, &buffer->reads);
+    if (buffer->block->uses.n) cf_waits_uses(waits, &buffer->block->uses);
+    return CFX_OK;
+}
+
+cfx_status cf_did_read(const cfx_tensor *x, cf_event e) { return cf_uses_add(&x->_buffer->reads, e); }
+
+cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
+    cf_buffer *buffer = x->_buffer;
+    /* The write waited for all that came before it, so it stands for all of that. */
+    buffer->writes.n = buffer->reads.n = 0;
+    buffer->fresh = 0;
+    if (buffer->block->uses.n) cf_uses_clear(&buffer->block->uses);
+    buffer->nbuckets = 0;
+    if (kind == CF_MAKE) {
+        buffer->made.n = 0;
+        CF_TRY(cf_uses_add(&buffer->made, e));
+    }
+    return cf_uses_add(&buffer->writes, e);
+}
+
+void cf_view_of(const cfx_tensor *x, cf_view *out) {
+    out->data = cf_data(x);
+    out->dtype = x->_dtype;
+    out->ndim = x->_ndim;
+    memcpy(out->shape, x->_shape, x->_ndim * sizeof *out->shape);
+    memcpy(out->stride, x->_stride, x->_ndim * sizeof *out->stride);
+}
+
+cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned) {
+    (void)poisoned;
+    const cf_call *call = payload;
+    return worker->backend->kernels[call->op](worker, call);
+}
+
+/* An output that nothing ever wrote was made for this operation. */
+static void undo(const cf_issue *issue) {
+    for (int k = 0; k < issue->nout; k++) {
+        cf_buffer *buffer = issue->t[k]->_buffer;
+        if (buffer && buffer->fresh && buffer->refs == 1) cfx_release(issue->t[k]);
+    }
+}
+
+static cfx_status enqueue(const cf_issue *issue) {
+    cfx_device *device = cf_device(issue->t[0]);
+    cf_queue *queue = &device->queue[CF_COMPUTE];
+    const int views = issue->nout + issue->nin;
+    cf_waits waits;
+    waits.own = queue;
+    waits.n = 0;
+    for (int k = 0; k < views; k++) {
+        if (k >= issue->nout || issue->kind == CF_UPDATE) CF_TRY(cf_wait_to_read(&waits, issue->t[k]));
+        if (k < issue->nout) CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
+    }
+    void *payload;
+    CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,
+                            cf_call_bytes(views, issue->extra_bytes), &payload));
+    cf_call *call = payload;
+    call->op = (uint16_t)issue->op;
+    call->dtype = (uint8_t)issue->dtype;
+    call->nout = (uint8_t)issue->nout;
+    call->nin = (uint8_t)issue->nin;
+    call->extra = (uint32_t)issue->extra_bytes;
+    memcpy(call->p, issue->p, sizeof call->p);
+    memcpy(call->i, issue->i, sizeof call->i);
+    for (int k = 0; k < views; k++) cf_view_of(issue->t[k], &call->v[k]);
+    if (issue->extra_bytes) memcpy(cf_call_extra(call), issue->extra, issue->extra_bytes);
+    const cf_event e = cf_queue_commit(queue);
+    for (int k = issue->nout; k < views; k++) CF_TRY(cf_did_read(issue->t[k], e));
+    for (int k = 0; k < issue->nout; k++) CF_TRY(cf_did_write(issue->t[k], e, issue->kind));
+    return CFX_OK;
+}
+
+cfx_status cf_issue_run(const cf_issue *issue) {
+    const cfx_status status = enqueue(issue);
+    if (status != CFX_OK) undo(issue);
+    return status;
+}

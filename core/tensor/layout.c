@@ -1,0 +1,269 @@
+/* layout.c: places, packing, and the buckets of gradient buffers.  See layout.h. */
+#include "tensor/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Buckets of 25 MiB keep a network busy, as in PyTorch DDP (Li et al., VLDB 2020); the first is small so that
+ * reduction starts early. */
+enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
+
+static void layout_drop(cfx_layout *layout) {
+    for (int32_t i = 0; layout->places && i < layout->n; i++) free(layout->places[i].path);
+    free(layout->places);
+    free(layout);
+}
+
+CFX_API void cfx_layout_free(cfx_layout *layout) {
+    if (layout && --layout->refs == 0) layout_drop(layout);
+}
+
+static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
+    return a->_buffer == b->_buffer && a->_offset == b->_offset && a->_dtype == b->_dtype && cf_same_shape(a, b) &&
+           memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
+}
+
+CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, const char *const *paths,
+                                  cfx_layout **out) {
+    void *memory, *places;
+    for (int32_t i = 0; i < n; i++) CF_TRY(cf_check_tensor("layout", paths[i], tensors[i]));
+    CF_TRY(cf_alloc_zero(1, sizeof(cfx_layout), &memory));
+    cfx_layout *layout = memory;
+    layout->refs = 1;
+    if (cf_alloc_zero((size_t)n, sizeof(cf_layout_place), &places) != CFX_OK) {
+        free(layout);
+        return CFX_EMEMORY;
+    }
+    layout->places = places;
+    layout->n = n;
+    for (int32_t i = 0; i < n; i++) {
+        cf_layout_place *place = &layout->places[i];
+        const cfx_tensor *x = tensors[i];
+        place->path = strdup(paths[i]);
+        if (!place->path) {
+            layout_drop(layout);
+            return cf_fail(CFX_EMEMORY, "out of host memory: a layout");
+        }
+        place->dtype = x->_dtype;
+        place->ndim = x->_ndim;
+        memcpy(place->shape, x->_shape, x->_ndim * sizeof *place->shape);
+        place->numel = cf_numel(x);
+        place->tied = -1;
+        for (int32_t j = 0; j < i && place->tied < 0; j++)
+            if (same_view(tensors[j], x)) place->tied = j;
+        if (place->tied >= 0) {
+            place->offset = layout->places[place->tied].offset;
+            continue;
+        }
+        const int64_t unit = CF_ALIGN / cfx_dtype_size(x->_dtype);
+        place->offset = layout->total[x->_dtype];
+        layout->total[x->_dtype] += (place->numel + unit - 1) / unit * unit;
+    }
+    *out = layout;
+    return CFX_OK;
+}
+
+CFX_API cfx_layout *cfx_tensor_layout(const cfx_tensor *x) { return x && x->_buffer ? x->_buffer->layout : NULL; }
+
+CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_tensor *const *handles) {
+    if (n != layout->n) return 0;
+    for (int32_t i = 0; i < n; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        const cfx_tensor *x = handles[i];
+        if (!x->_buffer || x->_buffer->layout != layout || x->_buffer->layout_dtype != place->dtype ||
+            x->_offset != place->offset || x->_ndim != place->ndim ||
+            memcmp(x->_shape, place->shape, (size_t)place->ndim * sizeof *place->shape) != 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* The gaps behind the places of one buffer, as (offset, bytes) pairs. */
+static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor *whole) {
+    const int64_t size = cfx_dtype_size(whole->_dtype);
+    int64_t *pairs, n = 0, end = 0;
+    void *memory;
+    CF_TRY(cf_alloc((size_t)(layout->n + 1) * 2 * sizeof *pairs, &memory));
+    pairs = memory;
+    for (int32_t i = 0; i < layout->n; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        if (place->dtype != dtype || place->tied >= 0) continue;
+        if (place->offset > end) {
+            pairs[2 * n] = end * size;
+            pairs[2 * n++ + 1] = (place->offset - end) * size;
+        }
+        end = place->offset + place->numel;
+    }
+    if (layout->total[dtype] > end) {
+        pairs[2 * n] = end * size;
+        pairs[2 * n++ + 1] = (layout->total[dtype] - end) * size;
+    }
+    cfx_status status = CFX_OK;
+    if (n)
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_zero_ranges, .dtype = whole->_dtype, .nout = 1, .t = {whole},
+                                          .i = {n}, .extra = pairs, .extra_bytes = (size_t)n * 2 * sizeof *pairs});
+    free(memory);
+    return status;
+}
+
+/* One new buffer for the places of `dtype`, of elements of type `as`. */
+static cfx_status make_buffer(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t as, int32_t zero,
+                              cfx_tensor *whole) {
+    CF_TRY(cf_new(device, as, 1, &layout->total[dtype], whole));
+    whole->_buffer->layout = layout;
+    whole->_buffer->layout_dtype = dtype;
+    layout->refs++;
+    const cfx_status status = zero ? cf_fill_make(whole) : zero_gaps(layout, dtype, whole);
+    if (status != CFX_OK) cfx_release(whole);
+    return status;
+}
+
+static cfx_status make_buffers(cfx_layout *layout, cfx_device *device, int32_t as, int32_t zero,
+                               cfx_tensor whole[CFX_DTYPES]) {
+    memset(whole, 0, CFX_DTYPES * sizeof *whole);
+    for (int32_t t = 0; t < CFX_DTYPES; t++) {
+        if (!layout->total[t]) continue;
+        const cfx_status status = make_buffer(layout, device, t, as < 0 ? t : as, zero, &whole[t]);
+        if (status == CFX_OK) continue;
+        for (int32_t k = 0; k < t; k++) cfx_release(&whole[k]);
+        return status;
+    }
+    return CFX_OK;
+}
+
+static void place_in(const cf_layout_place *place, const cfx_tensor *whole, cfx_tensor *out) {
+    cf_alias(whole, out);
+    out->_flags = 0;
+    out->_offset = place->offset;
+    cf_set_packed(out, place->ndim, place->shape);
+}
+
+CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t zero,
+                                   cfx_tensor *const *handles) {
+    cfx_tensor whole[CFX_DTYPES], empty = {0};
+    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(make_buffers(layout, device, dtype, zero, whole));
+    for (int32_t i = 0; i < layout->n; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        if (whole[place->dtype]._buffer) {
+            place_in(place, &whole[place->dtype], handles[i]);
+        } else { /* every place of this dtype has no elements */
+            *handles[i] = empty;
+            const cfx_status status = cf_new(device, dtype < 0 ? place->dtype : dtype, place->ndim, place->shape, handles[i]);
+            if (status != CFX_OK) {
+                for (int32_t k = 0; k < i; k++) cfx_release(handles[k]);
+                for (int32_t t = 0; t < CFX_DTYPES; t++) cfx_release(&whole[t]);
+                return status;
+            }
+        }
+    }
+    for (int32_t t = 0; t < CFX_DTYPES; t++) cfx_release(&whole[t]);
+    return CFX_OK;
+}
+
+/* How many of the handles refer to the buffer. */
+static int32_t own_refs(int32_t n, cfx_tensor *const *handles, const cf_buffer *buffer) {
+    int32_t refs = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bool seen = false; /* a tied handle may be listed twice */
+        for (int32_t j = 0; j < i && !seen; j++) seen = handles[j] == handles[i];
+        refs += !seen && handles[i]->_buffer == buffer;
+    }
+    return refs;
+}
+
+CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {
+    cfx_tensor whole[CFX_DTYPES];
+    for (int32_t i = 0; i < layout->n; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        CF_TRY(cf_check_tensor("pack", place->path, handles[i]));
+        CF_TRY(cf_check_writable("pack", handles[i]));
+        if (handles[i]->_buffer->refs != own_refs(layout->n, handles, handles[i]->_buffer))
+            return cf_fail(CFX_ESTATE,
+                           "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
+                           place->path);
+    }
+    CF_TRY(make_buffers(layout, device, -1, 0, whole));
+    cfx_status status = CFX_OK;
+    for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        if (place->tied >= 0 || !whole[place->dtype]._buffer) continue;
+        cfx_tensor view;
+        place_in(place, &whole[place->dtype], &view);
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = place->dtype, .nout = 1, .nin = 1, .t = {&view, handles[i]}});
+        cfx_release(&view);
+    }
+    for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        if (!whole[place->dtype]._buffer || handles[i]->_buffer->layout == layout) continue;
+        const uint8_t flags = handles[i]->_flags & (CFX_FLAG_BUFFER | CFX_FLAG_FROZEN);
+        cfx_release(handles[i]);
+        place_in(place, &whole[place->dtype], handles[i]);
+        handles[i]->_flags = flags;
+    }
+    for (int32_t t = 0; t < CFX_DTYPES; t++) cfx_release(&whole[t]);
+    return status;
+}
+
+/* ---- buckets ---------------------------------------------------------------------------------------- */
+
+/* Cuts the buffer into buckets at the places' borders. */
+static cfx_status cut(cf_buffer *buffer) {
+    const cfx_layout *layout = buffer->layout;
+    const int64_t size = cfx_dtype_size(buffer->layout_dtype);
+    int32_t n = 0;
+    void *memory;
+    CF_TRY(cf_alloc_zero((size_t)layout->n + 1, sizeof(cf_bucket), &memory));
+    cf_bucket *buckets = memory;
+    for (int32_t i = 0; i < layout->n; i++) {
+        const cf_layout_place *place = &layout->places[i];
+        if (place->dtype != buffer->layout_dtype || place->tied >= 0) continue;
+        const int64_t at = place->offset * size;
+        if (n == 0) buckets[n++].from = 0;
+        else if (at - buckets[n - 1].from >= (n == 1 ? FIRST_BUCKET : BUCKET)) {
+            buckets[n - 1].to = at;
+            buckets[n++].from = at;
+        }
+    }
+    if (n) buckets[n - 1].to = (int64_t)buffer->bytes;
+    buckets[n].from = -1; /* the end of the list */
+    buffer->buckets = buckets;
+    return CFX_OK;
+}
+
+static cf_bucket *bucket_of(const cfx_tensor *place) {
+    const int64_t at = place->_offset * cfx_dtype_size(place->_dtype);
+    cf_bucket *b = place->_buffer->buckets;
+    while (b->from >= 0 && b->to <= at) b++;
+    return b->from >= 0 ? b : NULL;
+}
+
+cfx_status cf_buckets_open(const cfx_tensor *place, bool expected) {
+    cf_buffer *buffer = place->_buffer;
+    if (!buffer->layout || place->_dtype != buffer->layout_dtype) return CFX_OK;
+    if (!buffer->buckets) CF_TRY(cut(buffer));
+    if (buffer->counting++ == 0)
+        for (cf_bucket *b = buffer->buckets; b->from >= 0; b++) b->pending = 0;
+    cf_bucket *b = bucket_of(place);
+    if (b && expected) b->pending++;
+    return CFX_OK;
+}
+
+cfx_status cf_bucket_count(const cfx_tensor *place) {
+    cf_buffer *buffer = place->_buffer;
+    if (!buffer->counting) return CFX_OK;
+    cf_bucket *b = bucket_of(place);
+    if (b && --b->pending == 0) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
+    return CFX_OK;
+}
+
+void cf_buckets_close(const cfx_tensor *place) {
+    cf_buffer *buffer = place->_buffer;
+    if (!buffer->counting || --buffer->counting > 0) return;
+    int32_t n = 0;
+    for (cf_bucket *b = buffer->buckets; b->from >= 0; b++, n++)
+        if (!b->event.queue) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
+    buffer->nbuckets = n;
+}
+
+void cf_buckets_abort(const cfx_tensor *place) { place->_buffer->counting = 0; }

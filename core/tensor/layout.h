@@ -1,0 +1,35 @@
+/* layout.h: many tensors in one buffer per dtype.
+ *
+ * A layout is the list of places (path, dtype, shape, offset) that parameters, their gradients and their
+ * optimiser states share.  It is immutable and counted.  Places are 256-byte aligned; the gaps between them and
+ * the tail are zero, and no kernel writes there, so a norm, an update or a reduction is one call over one buffer.
+ */
+#ifndef CF_TENSOR_LAYOUT_H
+#define CF_TENSOR_LAYOUT_H
+
+#include "tensor/tensor.h"
+
+typedef struct cf_layout_place {
+    char *path;
+    int32_t dtype, ndim;
+    int64_t shape[CFX_MAX_DIMS];
+    int64_t offset, numel; /* elements, in the dtype's buffer */
+    int32_t tied;          /* an earlier place that this is the same as, or -1 */
+} cf_layout_place;
+
+struct cfx_layout {
+    int32_t refs, n;
+    cf_layout_place *places;
+    int64_t total[CFX_DTYPES]; /* elements of each dtype's buffer, gaps included */
+};
+
+/* Buckets: stretches of a gradient buffer that are complete before the rest, so that their reduction can start
+ * while backward still runs.  open: once a leaf; `expected`: it will get contributions.  count: it has got its
+ * last.  close: backward is enqueued, and bucket events hold until the next write. */
+cfx_status cf_buckets_open(const cfx_tensor *place, bool expected);
+cfx_status cf_bucket_count(const cfx_tensor *place);
+void cf_buckets_close(const cfx_tensor *place);
+/* Backward did not end: no bucket holds. */
+void cf_buckets_abort(const cfx_tensor *place);
+
+#endif

@@ -1,0 +1,287 @@
+/* reduce.c: reductions over dimensions, and losses of two tensors. */
+#include <string.h>
+
+#include "tensor/tape.h"
+
+/* x's dimensions in two groups: kept first, reduced last. */
+typedef struct split {
+    int32_t nkept, nreduced;
+    int32_t kept[CFX_MAX_DIMS], reduced[CFX_MAX_DIMS];
+    int64_t count; /* elements reduced into one */
+} split;
+
+static cfx_status split_dims(const char *name, const cfx_tensor *x, int32_t ndims, const int32_t *dims, split *s) {
+    uint8_t marked[CFX_MAX_DIMS] = {0};
+    s->nkept = s->nreduced = 0;
+    s->count = 1;
+    for (int32_t k = 0; k < ndims; k++) {
+        int32_t d = dims[k];
+        CF_TRY(cf_check_dim(name, x->_ndim, &d));
+        if (marked[d]++) return cf_fail(CFX_EARG, "%s: dimension %d is named twice", name, d + 1);
+    }
+    for (int32_t d = 0; d < x->_ndim; d++) {
+        if (ndims == 0 || marked[d]) {
+            s->reduced[s->nreduced++] = d;
+            s->count *= x->_shape[d];
+        } else {
+            s->kept[s->nkept++] = d;
+        }
+    }
+    return CFX_OK;
+}
+
+/* x as the kernels want it; borrowed. */
+static void arrange(const cfx_tensor *x, const split *s, cfx_tensor *out) {
+    *out = *x;
+    for (int32_t k = 0; k < x->_ndim; k++) {
+        const int32_t d = k < s->nkept ? s->kept[k] : s->reduced[k - s->nkept];
+        out->_shape[k] = x->_shape[d];
+        out->_stride[k] = x->_stride[d];
+    }
+}
+
+/* `r` (kept dimensions only) with the reduced ones back as dimensions of size 1; borrowed. */
+static void with_ones(const cfx_tensor *r, const split *s, cfx_tensor *out) {
+    *out = *r;
+    out->_ndim = (uint8_t)(s->nkept + s->nreduced);
+    for (int32_t k = 0; k < s->nreduced; k++) {
+        out->_shape[s->reduced[k]] = 1;
+        out->_stride[s->reduced[k]] = 0;
+    }
+    for (int32_t k = 0; k < s->nkept; k++) {
+        out->_shape[s->kept[k]] = r->_shape[k];
+        out->_stride[s->kept[k]] = r->_stride[k];
+    }
+}
+
+static void reduced_dtypes(int32_t op, int32_t dtype, int32_t *compute, int32_t *result) {
+    *compute = cf_op_table[op].domain == CF_FLOAT ? cf_float_of(dtype) : dtype;
+    /* sums of small integers would overflow their own type */
+    if ((op == CF_OP_sum || op == CF_OP_prod) && !cf_is_float(dtype)) *compute = CFX_INT64;
+    *result = *compute;
+    if (cf_op_table[op].domain == CF_TRUTH) *result = CFX_BOOL;
+    if (op == CF_OP_argmax || op == CF_OP_argmin) *result = CFX_INT64;
+}
+
+CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, const int32_t *dims, int32_t keepdim,
+                              double param, cfx_tensor *out) {
+    if (op < 0 || op >= CF_OPS || cf_op_table[op].family != CF_REDUCE)
+        return cf_fail(CFX_EARG, "reduce: there is no such operation (%d)", op);
+    const char *name = cf_op_table[op].name;
+    int32_t compute, result;
+    int64_t shape[CFX_MAX_DIMS];
+    cfx_tensor in, made = {0};
+    split s;
+    cf_node *node;
+    CF_TRY(cf_check_tensor(name, "x", x));
+    CF_TRY(split_dims(name, x, ndims, dims, &s));
+    const bool id = op == CF_OP_argmax || op == CF_OP_argmin;
+    if (id && ndims > 1) return cf_fail(CFX_EARG, "%s: expected one dimension or none, got %d", name, ndims);
+    if (s.count == 0 && (id || op == CF_OP_max || op == CF_OP_min)) {
+        char text[256];
+        return cf_fail(CFX_EARG, "%s: there is no element to take from a %s", name, cf_describe(x, text));
+    }
+    reduced_dtypes(op, x->_dtype, &compute, &result);
+    arrange(x, &s, &in);
+    for (int32_t k = 0; k < s.nkept; k++) shape[k] = x->_shape[s.kept[k]];
+    if (out->_buffer && s.nkept != out->_ndim) return cf_fail(CFX_EARG, "%s: the place has another rank", name);
+    cfx_tensor *to = out->_buffer ? out : &made;
+    CF_TRY(cf_new(cf_device(x), result, s.nkept, shape, to));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {to, &in},
+                                    .p = {param}, .i = {s.nreduced}}));
+    if (to == &made) {
+        *out = made;
+        if (keepdim) with_ones(&made, &s, out);
+    }
+    if (!cf_gradients[op] || !x->_tape) return CFX_OK;
+    CF_TRY(cf_record((cf_op)op, cf_gradients[op], 1, &x, out, &node));
+    if (!node) return CFX_OK;
+    node->i[0] = 0;
+    for (int32_t k = 0; k < s.nreduced; k++) node->i[0] |= (int64_t)1 << s.reduced[k];
+    node->p[0] = param;
+    if (op == CF_OP_sum || op == CF_OP_mean) return CFX_OK;
+    cf_save(node, x);
+    cf_save(node, out);
+    return CFX_OK;
+}
+
+/* ---- gradients -------------------------------------------------------------------------------------- */
+
+/* The split of the node's forward call, and dy (or a saved result) with size-1 dimensions, expanded to x. */
+static void split_of(const cf_node *node, split *s) {
+    const cf_input *in = &node->inputs[0];
+    s->nkept = s->nreduced = 0;
+    s->count = 1;
+    for (int32_t d = 0; d < in->ndim; d++) {
+        if (node->i[0] >> d & 1) {
+            s->reduced[s->nreduced++] = d;
+            s->count *= in->shape[d];
+        } else {
+            s->kept[s->nkept++] = d;
+        }
+    }
+}
+
+/* Borrowed: r (kept dimensions, with or without ones) stretched to x's shape. */
+static void spread(const cf_node *node, const split *s, const cfx_tensor *r, cfx_tensor *out) {
+    const cf_input *in = &node->inputs[0];
+    if (r->_ndim == s->nkept && s->nreduced) with_ones(r, s, out);
+    else *out = *r;
+    for (int32_t k = 0; k < s->nreduced; k++) {
+        out->_shape[s->reduced[k]] = in->shape[s->reduced[k]];
+        out->_stride[s->reduced[k]] = 0;
+    }
+    out->_tape = 0;
+}
+
+cfx_status cf_grad_sum(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor wide, g;
+    split_of(node, &s);
+    spread(node, &s, dy, &wide);
+    cf_alias(&wide, &g);
+    return cf_give(tape, node, 0, &g);
+}
+
+cfx_status cf_grad_mean(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor scaled = {0}, wide, g;
+    split_of(node, &s);
+    CF_TRY(cfx_binary_scalar(CF_OP_div, dy, (double)s.count, 0, &scaled));
+    spread(node, &s, &scaled, &wide);
+    cf_alias(&wide, &g);
+    cfx_release(&scaled);
+    return cf_give(tape, node, 0, &g);
+}
+
+cfx_status cf_grad_prod(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor g = {0}, to, x, from;
+    const cf_input *in = &node->inputs[0];
+    split_of(node, &s);
+    CF_TRY(cf_new(in->device, dy->_dtype, in->ndim, in->shape, &g));
+    arrange(&g, &s, &to);
+    arrange(&node->saved[0], &s, &x);
+    from = *dy; /* only the kept dimensions */
+    if (dy->_ndim != s.nkept) {
+        for (int32_t k = 0; k < s.nkept; k++) {
+            from._shape[k] = dy->_shape[s.kept[k]];
+            from._stride[k] = dy->_stride[s.kept[k]];
+        }
+        from._ndim = (uint8_t)s.nkept;
+    }
+    const cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2,
+                                                       .t = {&to, &from, &x}, .i = {s.nreduced}});
+    if (status != CFX_OK) {
+        cfx_release(&g);
+        return status;
+    }
+    return cf_give(tape, node, 0, &g);
+}
+
+/* max and min: dy goes to the elements that equal the result, in equal parts. */
+cfx_status cf_grad_extreme(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor wide, equal = {0}, mask = {0}, count = {0}, share = {0}, part, g = {0};
+    const cfx_tensor *x = &node->saved[0];
+    split_of(node, &s);
+    spread(node, &s, &node->saved[1], &wide);
+    cfx_status status = cfx_binary(CF_OP_eq, x, &wide, &equal);
+    if (status == CFX_OK) status = cfx_to(&equal, NULL, dy->_dtype, &mask);
+    if (status == CFX_OK) status = cfx_reduce(CF_OP_sum, &mask, s.nreduced, s.reduced, dy->_ndim != s.nkept, 0, &count);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_div, dy, &count, &share);
+    if (status == CFX_OK) {
+        spread(node, &s, &share, &part);
+        status = cfx_binary(CF_OP_mul, &mask, &part, &g);
+    }
+    cfx_release(&equal);
+    cfx_release(&mask);
+    cfx_release(&count);
+    cfx_release(&share);
+    return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
+}
+
+/* d|x| = x / |x|, and 0 where the norm is 0. */
+cfx_status cf_grad_norm(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor zero = {0}, ratio = {0}, nought = {0}, safe = {0}, wide, g = {0};
+    split_of(node, &s);
+    cfx_status status = cfx_binary_scalar(CF_OP_eq, &node->saved[1], 0, 0, &zero);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_div, dy, &node->saved[1], &ratio);
+    if (status == CFX_OK) status = cfx_full(cf_device(dy), dy->_dtype, 0, NULL, 0, &nought);
+    if (status == CFX_OK) status = cfx_where(&zero, &nought, &ratio, &safe);
+    if (status == CFX_OK) {
+        spread(node, &s, &safe, &wide);
+        status = cfx_binary(CF_OP_mul, &node->saved[0], &wide, &g);
+    }
+    cfx_release(&zero);
+    cfx_release(&ratio);
+    cfx_release(&nought);
+    cfx_release(&safe);
+    return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
+}
+
+/* d var = 2 (x - mean) / (n - correction). */
+cfx_status cf_grad_var(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor mean = {0}, away = {0}, scaled = {0}, wide, g = {0};
+    const cfx_tensor *x = &node->saved[0];
+    split_of(node, &s);
+    cfx_status status = cfx_reduce(CF_OP_mean, x, s.nreduced, s.reduced, 1, 0, &mean);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_sub, x, &mean, &away);
+    if (status == CFX_OK)
+        status = cfx_binary_scalar(CF_OP_mul, dy, 2 / ((double)s.count - node->p[0]), 0, &scaled);
+    if (status == CFX_OK) {
+        spread(node, &s, &scaled, &wide);
+        status = cfx_binary(CF_OP_mul, &away, &wide, &g);
+    }
+    cfx_release(&mean);
+    cfx_release(&away);
+    cfx_release(&scaled);
+    return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
+}
+
+/* ---- losses of two tensors -------------------------------------------------------------------------- */
+
+CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y, double param, int32_t reduction,
+                            cfx_tensor *out) {
+    char have[256], want[256];
+    cf_node *node;
+    if (op < 0 || op >= CF_OPS || cf_op_table[op].family != CF_LOSS)
+        return cf_fail(CFX_EARG, "loss: there is no such operation (%d)", op);
+    const char *name = cf_op_table[op].name;
+    CF_TRY(cf_check_tensor(name, "x", x));
+    CF_TRY(cf_check_tensor(name, "y", y));
+    CF_TRY(cf_check_same_device(name, "y", x, y));
+    if (!cf_same_shape(x, y))
+        return cf_fail(CFX_EARG, "%s: argument 'y': expected the shape of x, a %s, got %s", name, cf_describe(x, want),
+                       cf_describe(y, have));
+    if (reduction < CFX_NONE || reduction > CFX_SUM) return cf_fail(CFX_EARG, "%s: unknown reduction %d", name, reduction);
+    if (op == CF_OP_huber && !(param > 0)) return cf_fail(CFX_EARG, "huber: expected delta > 0, got %g", param);
+    const int dtype = cf_float_of(cfx_dtype_promote(x->_dtype, y->_dtype));
+    CF_TRY(cf_new(cf_device(x), dtype, reduction == CFX_NONE ? x->_ndim : 0, x->_shape, out));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = dtype, .nout = 1, .nin = 2,
+                                    .t = {out, (cfx_tensor *)x, (cfx_tensor *)y}, .p = {param}, .i = {reduction}}));
+    CF_TRY(cf_record((cf_op)op, cf_gradients[op], 2, (const cfx_tensor *[]){x, y}, out, &node));
+    if (!node) return CFX_OK;
+    node->p[0] = param;
+    node->i[0] = reduction;
+    cf_save(node, x);
+    cf_save(node, y);
+    return CFX_OK;
+}
+
+cfx_status cf_grad_loss(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    const cf_input *in = &node->inputs[0];
+    for (int k = 0; k < 2; k++) {
+        cfx_tensor g;
+        if (!cf_needs(node, k)) continue;
+        cf_place(tape, node, k, dy->_dtype, in->ndim, in->shape, &g);
+        CF_TRY(cf_new(in->device, dy->_dtype, in->ndim, in->shape, &g));
+        CF_TRY(cf_issue_run(&(cf_issue){.op = node->op + 1, .dtype = dy->_dtype, .nout = 1, .nin = 3,
+                                        .t = {&g, (cfx_tensor *)dy, &node->saved[0], &node->saved[1]},
+                                        .p = {node->p[0]}, .i = {node->i[0], k}}));
+        CF_TRY(cf_give(tape, node, k, &g));
+    }
+    return CFX_OK;
+}

@@ -1,0 +1,459 @@
+/* tape.c: recording and walking back.  See tape.h. */
+#include "tensor/tape.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/layout.h"
+
+struct cfx_tape {
+    cfx_context *context;
+    cfx_tape *next;
+    uint64_t id;
+    cf_node *nodes;
+    int32_t n, capacity, leaves;
+    /* the walk */
+    cfx_tensor *places; /* [leaves]: handles on the caller's gradient places, or empty */
+    cfx_tensor *const *grads;
+    int32_t *pending; /* [leaves]: contributions still to come */
+    uint8_t *given;   /* [leaves]: a contribution has come */
+    int32_t at;
+    int32_t walking, custom, accumulate;
+};
+
+/* ---- watches ---------------------------------------------------------------------------------------- */
+
+static cfx_tape *tape_of(const cfx_tensor *x) {
+    if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
+    for (cfx_tape *tape = cf_context(x)->tapes; tape; tape = tape->next)
+        if (tape->id == x->_tape) return tape;
+    return NULL;
+}
+
+bool cf_watched(const cfx_tensor *x) { return tape_of(x) != NULL; }
+CFX_API int32_t cfx_is_watched(const cfx_tensor *x) { return cf_watched(x); }
+
+static void node_drop(cf_node *node) {
+    for (int32_t k = 0; k < node->nsaved; k++) {
+        node->saved[k]._buffer->saved--;
+        cfx_release(&node->saved[k]);
+    }
+    node->nsaved = 0;
+    cfx_release(&node->grad);
+    free(node->more);
+    node->more = NULL;
+}
+
+static cfx_status node_new(cfx_tape *tape, cf_node **out) {
+    if (tape->n == tape->capacity) {
+        const int32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
+        cf_node *nodes = realloc(tape->nodes, (size_t)capacity * sizeof *nodes);
+        if (!nodes) return cf_fail(CFX_EMEMORY, "out of host memory: a tape of %d operations", capacity);
+        tape->nodes = nodes;
+        tape->capacity = capacity;
+    }
+    cf_node *node = *out = &tape->nodes[tape->n];
+    node->backward = NULL;
+    node->nin = node->nsaved = node->reached = 0;
+    node->more = NULL;
+    node->grad._buffer = NULL;
+    return CFX_OK;
+}
+
+static void input_of(const cfx_tape *tape, const cfx_tensor *x, cf_input *in) {
+    in->node = x && x->_tape == tape->id ? x->_node : -1;
+    if (!x) return;
+    in->device = cf_device(x);
+    in->dtype = x->_dtype;
+    in->ndim = x->_ndim;
+    memcpy(in->shape, x->_shape, x->_ndim * sizeof *in->shape);
+}
+
+cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *const *inputs, cfx_tensor *out,
+                     cf_node **node) {
+    cfx_tape *tape = NULL;
+    *node = NULL;
+    for (int k = 0; k < nin; k++) {
+        cfx_tape *of = tape_of(inputs[k]);
+        if (!of || !cf_is_float(inputs[k]->_dtype)) continue;
+        if (tape && of != tape) {
+            cfx_release(out);
+            return cf_fail(CFX_ESTATE, "%s: its inputs are watched by two gradients; detach one", cf_op_table[op].name);
+        }
+        tape = of;
+    }
+    if (!tape || !cf_is_float(out->_dtype)) return CFX_OK;
+    if (tape->walking) {
+        cfx_release(out);
+        return cf_fail(CFX_ESTATE, "%s: a backward function cannot be differentiated; detach its inputs",
+                       cf_op_table[op].name);
+    }
+    cf_node *fresh;
+    cfx_status status = node_new(tape, &fresh);
+    if (status == CFX_OK && nin > CF_NODE_INPUTS) {
+        void *more = NULL;
+        status = cf_alloc((size_t)nin * sizeof(cf_input), &more);
+        fresh->more = more;
+    }
+    if (status != CFX_OK) {
+        cfx_release(out);
+        return status;
+    }
+    fresh->op = op;
+    fresh->backward = backward;
+    fresh->nin = nin;
+    for (int k = 0; k < nin; k++) input_of(tape, inputs[k], &cf_node_inputs(fresh)[k]);
+    out->_tape = tape->id;
+    out->_node = tape->n++;
+    *node = fresh;
+    return CFX_OK;
+}
+
+void cf_save(cf_node *node, const cfx_tensor *x) {
+    cfx_tensor *kept = &node->saved[node->nsaved++];
+    cf_alias(x, kept);
+    kept->_buffer->saved++;
+}
+
+cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
+    if (cf_watched(x))
+        return cf_fail(CFX_ESTATE, "%s: the tensor is part of a gradient being recorded and cannot change in place",
+                       function);
+    if (!x->_buffer->saved) return CFX_OK;
+    int64_t from, to;
+    cf_extent(x, &from, &to);
+    for (cfx_tape *tape = cf_context(x)->tapes; tape; tape = tape->next) {
+        for (int32_t n = 0; n < tape->n; n++) {
+            for (int32_t k = 0; k < tape->nodes[n].nsaved; k++) {
+                int64_t a, b;
+                const cfx_tensor *kept = &tape->nodes[n].saved[k];
+                if (kept->_buffer != x->_buffer) continue;
+                cf_extent(kept, &a, &b);
+                if (a < to && from < b)
+                    return cf_fail(CFX_ESTATE, "%s: %s needs the tensor's values for its gradient; they cannot change in place",
+                                   function, cf_op_table[tape->nodes[n].op].name);
+            }
+        }
+    }
+    return CFX_OK;
+}
+
+/* ---- the life of a tape ----------------------------------------------------------------------------- */
+
+static void end_all(cfx_context *context) {
+    while (context->tapes) cfx_tape_end(context->tapes);
+}
+
+CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out) {
+    void *memory;
+    for (int32_t i = 0; i < n; i++) {
+        CF_TRY(cf_check_tensor("withgradient", "model", watched[i]));
+        if (!cf_is_float(watched[i]->_dtype))
+            return cf_fail(CFX_EARG, "withgradient: parameter %d: expected a float tensor, got %s", i + 1,
+                           cfx_dtype_name(watched[i]->_dtype));
+        if (cf_watched(watched[i]))
+            return cf_fail(CFX_ESTATE, "withgradient: parameter %d is already watched by a gradient being recorded", i + 1);
+    }
+    CF_TRY(cf_alloc_zero(1, sizeof(cfx_tape), &memory));
+    cfx_tape *tape = memory;
+    tape->context = context;
+    tape->id = ++context->next_tape;
+    tape->leaves = n;
+    for (int32_t i = 0; i < n; i++) {
+        cf_node *node;
+        const cfx_status status = node_new(tape, &node);
+        if (status != CFX_OK) {
+            free(tape->nodes);
+            free(tape);
+            return status;
+        }
+        input_of(tape, watched[i], &node->inputs[0]); /* a leaf's own form */
+        node->nin = 0;
+        tape->n++;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        watched[i]->_tape = tape->id;
+        watched[i]->_node = i;
+    }
+    tape->next = context->tapes;
+    context->tapes = tape;
+    context->end_tapes = end_all;
+    *out = tape;
+    return CFX_OK;
+}
+
+CFX_API void cfx_tape_end(cfx_tape *tape) {
+    if (!tape) return;
+    for (cfx_tape **at = &tape->context->tapes; *at; at = &(*at)->next) {
+        if (*at != tape) continue;
+        *at = tape->next;
+        break;
+    }
+    for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
+    for (int32_t i = 0; tape->places && i < tape->leaves; i++) {
+        if (tape->places[i]._buffer) cf_buckets_abort(&tape->places[i]);
+        cfx_release(&tape->places[i]);
+    }
+    free(tape->places);
+    free(tape->pending);
+    free(tape->given);
+    free(tape->nodes);
+    free(tape);
+}
+
+/* ---- the walk --------------------------------------------------------------------------------------- */
+
+void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape,
+              cfx_tensor *out) {
+    const cf_input *in = &cf_node_inputs(node)[k];
+    memset(out, 0, sizeof *out);
+    if (in->node < 0 || in->node >= tape->leaves || tape->given[in->node] || tape->accumulate) return;
+    const cfx_tensor *place = &tape->places[in->node];
+    if (place->_buffer && place->_dtype == dtype && place->_ndim == ndim &&
+        memcmp(place->_shape, shape, (size_t)ndim * sizeof *shape) == 0)
+        cf_alias(place, out);
+}
+
+/* Sums g over the dimensions that broadcasting added or stretched, and converts: to the form of `in`. */
+static cfx_status fit(const cf_input *in, cfx_tensor *g) {
+    int32_t dims[CFX_MAX_DIMS], n = 0;
+    const int lead = g->_ndim - in->ndim;
+    for (int d = 0; d < g->_ndim; d++)
+        if (d < lead || (in->shape[d - lead] == 1 && g->_shape[d] != 1)) dims[n++] = d;
+    if (n) {
+        cfx_tensor sum = {0};
+        CF_TRY(cfx_reduce(CF_OP_sum, g, n, dims, 1, 0, &sum));
+        cfx_release(g);
+        *g = sum;
+    }
+    if (lead > 0) {
+        cfx_tensor view;
+        cf_alias(g, &view);
+        view._ndim = (uint8_t)in->ndim;
+        memmove(view._shape, g->_shape + lead, (size_t)in->ndim * sizeof *view._shape);
+        memmove(view._stride, g->_stride + lead, (size_t)in->ndim * sizeof *view._stride);
+        cfx_release(g);
+        *g = view;
+    }
+    if (g->_dtype != in->dtype || cf_device(g) != in->device) {
+        cfx_tensor converted = {0};
+        CF_TRY(cfx_to(g, in->device, in->dtype, &converted));
+        cfx_release(g);
+        *g = converted;
+    }
+    return CFX_OK;
+}
+
+static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
+    return a->_buffer == b->_buffer && a->_offset == b->_offset && cf_same_shape(a, b);
+}
+
+static cfx_status add_to_place(cfx_tape *tape, int32_t leaf, const cfx_tensor *g) {
+    cfx_tensor *place = &tape->places[leaf];
+    if (!tape->given[leaf] && !tape->accumulate) return same_view(place, g) ? CFX_OK : cfx_copy(place, g);
+    return cf_add_into(place, g);
+}
+
+static cfx_status add_to_node(cf_node *node, cfx_tensor *g) {
+    if (!node->grad._buffer) {
+        node->grad = *g;
+        g->_buffer = NULL;
+        return CFX_OK;
+    }
+    /* A gradient that something else refers to (an operation may give one tensor twice) is not added into. */
+    const bool own = node->grad._buffer->refs == 1 && cfx_is_contiguous(&node->grad);
+    if (own) return cf_add_into(&node->grad, g);
+    cfx_tensor sum = {0};
+    CF_TRY(cfx_binary(CF_OP_add, &node->grad, g, &sum));
+    cfx_release(&node->grad);
+    node->grad = sum;
+    return CFX_OK;
+}
+
+cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
+    const cf_input *in = &cf_node_inputs(node)[k];
+    cfx_status status = CFX_OK;
+    if (in->node >= 0) {
+        status = fit(in, grad);
+        if (status == CFX_OK) {
+            if (in->node < tape->leaves && tape->places[in->node]._buffer) status = add_to_place(tape, in->node, grad);
+            else status = add_to_node(&tape->nodes[in->node], grad);
+        }
+        if (in->node < tape->leaves) tape->given[in->node] = 1;
+    }
+    cfx_release(grad);
+    return status;
+}
+
+/* Counts, from the loss back, how many contributions each leaf will get. */
+static void count(cfx_tape *tape, int32_t from) {
+    tape->nodes[from].reached = 1;
+    if (from < tape->leaves) tape->pending[from]++;
+    for (int32_t n = from; n >= tape->leaves; n--) {
+        cf_node *node = &tape->nodes[n];
+        if (!node->reached) continue;
+        for (int32_t k = 0; k < node->nin; k++) {
+            const int32_t m = cf_node_inputs(node)[k].node;
+            if (m < 0) continue;
+            tape->nodes[m].reached = 1;
+            if (m < tape->leaves) tape->pending[m]++;
+        }
+    }
+}
+
+/* Leaves that the loss does not reach have a gradient of zero; places are zeroed before the walk, so that a
+ * bucket is complete with its last contribution. */
+static cfx_status prepare_leaves(cfx_tape *tape) {
+    for (int32_t i = 0; i < tape->leaves; i++) {
+        const cf_input *form = &tape->nodes[i].inputs[0];
+        cfx_tensor *grad = tape->grads[i];
+        if (grad->_buffer) {
+            cf_alias(grad, &tape->places[i]);
+            if (tape->accumulate) CF_TRY(cf_check_writable("addgradient", grad));
+            if (grad->_ndim != form->ndim || grad->_dtype != form->dtype || cf_device(grad) != form->device ||
+                memcmp(grad->_shape, form->shape, (size_t)form->ndim * sizeof *form->shape) != 0) {
+                char have[256], want[192];
+                return cf_fail(CFX_EARG, "gradient: place %d: expected %s (%s, %s), got %s", i + 1,
+                               cf_shape_text(form->ndim, form->shape, want), cfx_dtype_name(form->dtype),
+                               form->device->name, cf_describe(grad, have));
+            }
+        }
+        if (tape->pending[i] > 0 || tape->accumulate) continue;
+        if (grad->_buffer) CF_TRY(cf_fill_make(&tape->places[i]));
+        else CF_TRY(cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, &tape->nodes[i].grad));
+    }
+    return CFX_OK;
+}
+
+/* A node is done: its contributions are enqueued, and buckets that were waiting for them are complete. */
+static cfx_status settle_leaves(cfx_tape *tape, cf_node *node) {
+    for (int32_t k = 0; k < node->nin; k++) {
+        const int32_t leaf = cf_node_inputs(node)[k].node;
+        if (leaf < 0 || leaf >= tape->leaves) continue;
+        if (--tape->pending[leaf] == 0 && tape->places[leaf]._buffer) CF_TRY(cf_bucket_count(&tape->places[leaf]));
+    }
+    return CFX_OK;
+}
+
+static cfx_status walk(cfx_tape *tape) {
+    for (; tape->at >= tape->leaves; tape->at--) {
+        cf_node *node = &tape->nodes[tape->at];
+        if (node->reached && node->grad._buffer) {
+            if (!tape->custom) {
+                const cfx_status status = node->backward(tape, node, &node->grad);
+                if (status == CFX_CUSTOM) tape->custom = 1;
+                if (status != CFX_OK) return status;
+            }
+            tape->custom = 0;
+        }
+        if (node->reached) CF_TRY(settle_leaves(tape, node));
+        node_drop(node);
+    }
+    for (int32_t i = 0; i < tape->leaves; i++) {
+        cf_node *leaf = &tape->nodes[i];
+        if (tape->grads[i]->_buffer) {
+            if (tape->places[i]._buffer && !tape->given[i] && tape->pending[i] > 0 && !tape->accumulate)
+                CF_TRY(cf_fill_make(&tape->places[i]));
+            continue;
+        }
+        if (!leaf->grad._buffer) {
+            const cf_input *form = &leaf->inputs[0];
+            CF_TRY(cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, tape->grads[i]));
+        } else {
+            CF_TRY(cfx_contiguous(&leaf->grad, tape->grads[i]));
+        }
+    }
+    for (int32_t i = 0; i < tape->leaves; i++)
+        if (tape->places[i]._buffer) cf_buckets_close(&tape->places[i]);
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
+                                     int32_t accumulate) {
+    CF_TRY(cf_check_tensor("withgradient", "f", loss));
+    if (cf_numel(loss) != 1) {
+        char text[256];
+        return cf_fail(CFX_EARG, "withgradient: argument 'f': expected its first result to be one number, got %s",
+                       cf_describe(loss, text));
+    }
+    if (loss->_tape != tape->id)
+        return cf_fail(CFX_EARG, "withgradient: argument 'f': its first result does not depend on the model's parameters");
+    if (tape->walking) return cf_fail(CFX_ESTATE, "withgradient: this tape has been walked");
+    const size_t n = (size_t)tape->leaves;
+    void *places, *pending, *given;
+    CF_TRY(cf_alloc_zero(n, sizeof *tape->places, &places));
+    tape->places = places;
+    CF_TRY(cf_alloc_zero(n, sizeof *tape->pending, &pending));
+    tape->pending = pending;
+    CF_TRY(cf_alloc_zero(n, 1, &given));
+    tape->given = given;
+    tape->grads = grads;
+    tape->accumulate = accumulate;
+    tape->walking = 1;
+    tape->at = loss->_node;
+    for (int32_t i = tape->n - 1; i > loss->_node; i--) node_drop(&tape->nodes[i]);
+    count(tape, loss->_node);
+    CF_TRY(prepare_leaves(tape));
+    for (int32_t i = 0; i < tape->leaves; i++)
+        if (tape->places[i]._buffer) CF_TRY(cf_buckets_open(&tape->places[i], tape->pending[i] > 0));
+    cfx_tensor one = {0};
+    CF_TRY(cfx_full(cf_device(loss), loss->_dtype, loss->_ndim, loss->_shape, 1, &one));
+    if (loss->_node < tape->leaves) { /* the loss is a parameter itself */
+        cf_node self = {.nin = 1, .inputs = {tape->nodes[loss->_node].inputs[0]}};
+        self.inputs[0].node = loss->_node;
+        CF_TRY(cf_give(tape, &self, 0, &one));
+        CF_TRY(settle_leaves(tape, &self));
+    } else {
+        tape->nodes[loss->_node].grad = one;
+    }
+    return walk(tape);
+}
+
+CFX_API cfx_status cfx_tape_resume(cfx_tape *tape) {
+    if (!tape->walking || !tape->custom) return cf_fail(CFX_ESTATE, "resume: the tape waits for no custom gradient");
+    return walk(tape);
+}
+
+/* ---- operations of the host's own ------------------------------------------------------------------- */
+
+static cfx_status custom_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    (void)tape;
+    (void)node;
+    (void)dy;
+    return CFX_CUSTOM;
+}
+
+CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out) {
+    cf_node *node;
+    CF_TRY(cf_check_tensor("op", "result", out));
+    if (cf_watched(out)) return cf_fail(CFX_ESTATE, "op: the result is recorded already");
+    CF_TRY(cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node));
+    if (node) node->i[0] = id;
+    return CFX_OK;
+}
+
+static cf_node *custom_node(cfx_tape *tape) { return tape->walking && tape->custom ? &tape->nodes[tape->at] : NULL; }
+
+CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad) {
+    cf_node *node = custom_node(tape);
+    if (!node) return cf_fail(CFX_ESTATE, "custom: the tape waits for no custom gradient");
+    *id = (int32_t)node->i[0];
+    return cfx_detach(&node->grad, grad);
+}
+
+CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *grad) {
+    cf_node *node = custom_node(tape);
+    CF_TRY(cf_check_tensor("op", "gradient", grad));
+    if (!node) return cf_fail(CFX_ESTATE, "give: the tape waits for no custom gradient");
+    if (i < 0 || i >= node->nin) return cf_fail(CFX_EARG, "give: input %d of %d", i + 1, node->nin);
+    const cf_input *in = &cf_node_inputs(node)[i];
+    if (in->node < 0) return CFX_OK;
+    if (grad->_ndim != in->ndim || memcmp(grad->_shape, in->shape, (size_t)in->ndim * sizeof *in->shape) != 0) {
+        char have[256], want[192];
+        return cf_fail(CFX_EARG, "op: gradient %d: expected the input's shape %s, got %s", i + 1,
+                       cf_shape_text(in->ndim, in->shape, want), cf_describe(grad, have));
+    }
+    cfx_tensor given;
+    cf_alias(grad, &given);
+    return cf_give(tape, node, i, &given);
+}

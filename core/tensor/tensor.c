@@ -1,0 +1,337 @@
+/* tensor.c: buffers and handles: making, sharing, releasing, reading. */
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tensor/layout.h"
+
+/* ---- text for messages ------------------------------------------------------------------------------ */
+
+const char *cf_shape_text(int ndim, const int64_t *shape, char text[192]) {
+    size_t used = (size_t)snprintf(text, 192, "[");
+    for (int d = 0; d < ndim && used < 170; d++)
+        used += (size_t)snprintf(text + used, 192 - used, "%s%lld", d ? ", " : "", (long long)shape[d]);
+    snprintf(text + used, 192 - used, "]");
+    return text;
+}
+
+const char *cf_describe(const cfx_tensor *x, char text[256]) {
+    char shape[192];
+    snprintf(text, 256, "%s (%s, %s)", cf_shape_text(x->_ndim, x->_shape, shape), cfx_dtype_name(x->_dtype),
+             x->_buffer && x->_buffer->device ? x->_buffer->device->name : "released");
+    return text;
+}
+
+/* ---- checks ----------------------------------------------------------------------------------------- */
+
+cfx_status cf_check_tensor(const char *function, const char *argument, const cfx_tensor *x) {
+    if (!x || !x->_buffer)
+        return cf_fail(CFX_EARG, "%s: argument '%s': expected a tensor, got %s", function, argument,
+                       x ? "one that was released" : "none");
+    if (!x->_buffer->device)
+        return cf_fail(CFX_EARG, "%s: argument '%s': the tensor's context has ended", function, argument);
+    return cf_interrupted(cf_context(x));
+}
+
+cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim) {
+    const int32_t d = *dim < 0 ? *dim + ndim : *dim;
+    if (d < 0 || d >= ndim)
+        return cf_fail(CFX_EARG, "%s: dimension %d of a tensor of %d dimensions", function, *dim >= 0 ? *dim + 1 : *dim,
+                       ndim);
+    *dim = d;
+    return CFX_OK;
+}
+
+cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b) {
+    char left[256], right[256];
+    if (cf_device(a) == cf_device(b)) return CFX_OK;
+    return cf_fail(CFX_EARG, "%s: argument '%s': expected a tensor on %s for a %s, got %s", function, argument,
+                   cf_device(a)->name, cf_describe(a, left), cf_describe(b, right));
+}
+
+cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, const int64_t *shape) {
+    if (dtype < 0 || dtype >= CFX_DTYPES) return cf_fail(CFX_EARG, "%s: unknown dtype %d", function, dtype);
+    if (ndim < 0 || ndim > CFX_MAX_DIMS)
+        return cf_fail(CFX_EARG, "%s: expected at most %d dimensions, got %d", function, CFX_MAX_DIMS, ndim);
+    size_t bytes = (size_t)cfx_dtype_size(dtype);
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] < 0)
+            return cf_fail(CFX_EARG, "%s: dimension %d: expected a size of 0 or more, got %lld", function, d + 1,
+                           (long long)shape[d]);
+        /* zero sizes count as one here: the strides of the others must not overflow either */
+        if (!cf_mul_size(bytes, (size_t)(shape[d] ? shape[d] : 1), &bytes) || bytes > (size_t)PTRDIFF_MAX)
+            return cf_fail(CFX_EMEMORY, "%s: out of memory: the tensor would have more than 2^63 bytes", function);
+    }
+    return CFX_OK;
+}
+
+bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b) {
+    return a->_ndim == b->_ndim && memcmp(a->_shape, b->_shape, a->_ndim * sizeof *a->_shape) == 0;
+}
+
+void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
+    const int64_t size = cfx_dtype_size(x->_dtype);
+    int64_t low = x->_offset, high = x->_offset + 1;
+    for (int d = 0; d < x->_ndim; d++) {
+        if (x->_shape[d] == 0) high = low;
+        else if (x->_stride[d] > 0) high += (x->_shape[d] - 1) * x->_stride[d];
+        else low += (x->_shape[d] - 1) * x->_stride[d];
+    }
+    *from = low * size;
+    *to = high * size;
+}
+
+/* ---- buffers ---------------------------------------------------------------------------------------- */
+
+/* Handles still held when their context ends stay valid memory and become void. */
+static void orphan(cfx_device *device) {
+    for (cf_buffer *b = device->buffers, *next; b; b = next) {
+        next = b->next;
+        cf_uses_clear(&b->writes);
+        cf_uses_clear(&b->reads);
+        cf_uses_clear(&b->made);
+        cf_pool_give(&device->pool, b->block);
+        b->device = NULL;
+    }
+    device->buffers = NULL;
+}
+
+static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
+    void *memory;
+    CF_TRY(cf_alloc_zero(1, sizeof(cf_buffer), &memory));
+    cf_buffer *buffer = memory;
+    const cfx_status status = cf_pool_take(&device->pool, bytes, &buffer->block);
+    if (status != CFX_OK) {
+        free(buffer);
+        return status;
+    }
+    cfx_context *context = device->context;
+    if ((double)(device->pool.in_use - device->pool.at_collection) > context->debt_threshold) context->debt = 1;
+    buffer->device = device;
+    buffer->data = buffer->block->data;
+    buffer->bytes = bytes;
+    buffer->refs = buffer->fresh = 1;
+    buffer->next = device->buffers;
+    buffer->link = &device->buffers;
+    if (buffer->next) buffer->next->link = &buffer->next;
+    device->buffers = buffer;
+    device->orphan = orphan;
+    *out = buffer;
+    return CFX_OK;
+}
+
+void cf_buffer_retain(cf_buffer *buffer) { buffer->refs++; }
+
+/* What still uses the memory goes with the block. */
+static void hand_over(cf_buffer *buffer) {
+    cf_uses *all[] = {&buffer->writes, &buffer->reads};
+    for (int k = 0; k < 2; k++) {
+        cf_uses_prune(all[k]);
+        const cf_event *events = cf_uses_items(all[k]);
+        for (int32_t i = 0; i < all[k]->n; i++) {
+            /* releasing cannot fail: without memory for an event it is waited for */
+            while (cf_uses_add(&buffer->block->uses, events[i]) != CFX_OK)
+                if (cf_event_wait(events[i]) == CFX_OK) break;
+        }
+        cf_uses_clear(all[k]);
+    }
+    cf_uses_clear(&buffer->made);
+}
+
+void cf_buffer_release(cf_buffer *buffer) {
+    if (--buffer->refs > 0) return;
+    if (buffer->device) {
+        hand_over(buffer);
+        cf_pool_give(&buffer->device->pool, buffer->block);
+        *buffer->link = buffer->next;
+        if (buffer->next) buffer->next->link = buffer->link;
+    }
+    if (buffer->layout) cfx_layout_free(buffer->layout);
+    free(buffer->buckets);
+    free(buffer);
+}
+
+/* ---- handles ---------------------------------------------------------------------------------------- */
+
+void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
+    int64_t stride = 1;
+    x->_ndim = (uint8_t)ndim;
+    for (int d = ndim - 1; d >= 0; d--) {
+        x->_shape[d] = shape[d];
+        x->_stride[d] = stride;
+        stride *= shape[d] ? shape[d] : 1;
+    }
+}
+
+cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
+    if (out->_buffer) {
+        char have[256], want[192];
+        if (out->_dtype == dtype && out->_ndim == ndim && cf_device(out) == device &&
+            memcmp(out->_shape, shape, (size_t)ndim * sizeof *shape) == 0)
+            return CFX_OK;
+        return cf_fail(CFX_EARG, "expected a place for %s (%s, %s), got %s", cf_shape_text(ndim, shape, want),
+                       cfx_dtype_name(dtype), device->name, cf_describe(out, have));
+    }
+    size_t bytes = (size_t)cfx_dtype_size(dtype);
+    for (int d = 0; d < ndim; d++)
+        if (!cf_mul_size(bytes, (size_t)shape[d], &bytes)) return cf_fail(CFX_EMEMORY, "out of memory: size overflow");
+    CF_TRY(buffer_new(device, bytes, &out->_buffer));
+    out->_offset = 0;
+    out->_tape = 0;
+    out->_node = 0;
+    out->_dtype = (uint8_t)dtype;
+    out->_flags = 0;
+    cf_set_packed(out, ndim, shape);
+    return CFX_OK;
+}
+
+void cf_alias(const cfx_tensor *x, cfx_tensor *out) {
+    *out = *x;
+    out->_tape = 0;
+    out->_node = 0;
+    out->_flags = CFX_FLAG_VIEW;
+    out->_buffer->refs++;
+}
+
+CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out) {
+    CF_TRY(cf_check_tensor("retain", "x", x));
+    *out = *x;
+    out->_buffer->refs++;
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_detach(const cfx_tensor *x, cfx_tensor *out) {
+    CF_TRY(cf_check_tensor("detach", "x", x));
+    cf_alias(x, out);
+    return CFX_OK;
+}
+
+CFX_API void cfx_release(cfx_tensor *x) {
+    if (!x || !x->_buffer) return;
+    cf_buffer_release(x->_buffer);
+    x->_buffer = NULL; /* all that a second release, and every check, looks at */
+    x->_tape = 0;
+}
+
+CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x) { return x && x->_buffer ? x->_buffer->device : NULL; }
+
+CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) {
+    int64_t expect = 1;
+    for (int d = x->_ndim - 1; d >= 0; d--) {
+        if (x->_shape[d] == 0) return 1;
+        if (x->_shape[d] != 1 && x->_stride[d] != expect) return 0;
+        expect *= x->_shape[d];
+    }
+    return 1;
+}
+
+CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
+    CF_TRY(cf_check_shape("empty", dtype, ndim, shape));
+    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_new(device, dtype, ndim, shape, out));
+    out->_buffer->fresh = 0; /* the caller's, written or not */
+    return CFX_OK;
+}
+
+/* ---- reading and writing by the host ---------------------------------------------------------------- */
+
+CFX_API int32_t cfx_ready(const cfx_tensor *x) {
+    if (!x || !x->_buffer || !x->_buffer->device) return 1;
+    const cf_uses *writes = &x->_buffer->writes;
+    for (int32_t i = 0; i < writes->n; i++)
+        if (!cf_event_done(cf_uses_items(writes)[i])) return 0;
+    return 1;
+}
+
+static cfx_status raise_void(const cfx_tensor *x) {
+    const cf_uses *made = &x->_buffer->made;
+    for (int32_t i = 0; i < made->n; i++) {
+        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
+        if (fault) return cf_fail(fault->status, "the tensor was never written: %s", fault->message);
+    }
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_wait(const cfx_tensor *x) {
+    CF_TRY(cf_check_tensor("wait", "x", x));
+    const cf_uses *writes = &x->_buffer->writes;
+    for (int32_t i = 0; i < writes->n; i++) {
+        const cf_event e = cf_uses_items(writes)[i];
+        CF_TRY(cf_event_wait(e));
+        CF_TRY(cf_event_raise(e));
+    }
+    return raise_void(x);
+}
+
+CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out) {
+    CF_TRY(cfx_wait(x));
+    *out = cf_device(x)->backend->host_memory ? cf_data(x) : NULL;
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_read(const cfx_tensor *x, void *dst, size_t bytes) {
+    CF_TRY(cf_check_tensor("read", "x", x));
+    const size_t need = (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype);
+    if (bytes != need) return cf_fail(CFX_EARG, "read: expected room for %zu bytes, got %zu", need, bytes);
+    if (need == 0) return cfx_wait(x);
+    if (!cfx_is_contiguous(x)) {
+        cfx_tensor plain, packed = {0};
+        cf_alias(x, &plain);
+        cfx_status status = cfx_contiguous(&plain, &packed);
+        if (status == CFX_OK) status = cfx_read(&packed, dst, bytes);
+        cfx_release(&packed);
+        cfx_release(&plain);
+        return status;
+    }
+    CF_TRY(cfx_wait(x));
+    memcpy(dst, cf_data(x), need);
+    return CFX_OK;
+}
+
+/* Bytes on their way to a device; too many for a ring, they lie beside it and the command frees them. */
+typedef struct upload {
+    char *to, *from;
+    size_t bytes;
+} upload;
+
+static cfx_status run_upload(cf_worker *worker, void *payload, bool poisoned) {
+    (void)worker;
+    const upload *u = payload;
+    if (!poisoned) memcpy(u->to, u->from, u->bytes);
+    free(u->from);
+    return CFX_OK;
+}
+
+/* Host memory is written at once unless commands may still use the block; then a copy waits in the queue, so
+ * that the host does not. */
+CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
+                                 const void *data, cfx_tensor *out) {
+    CF_TRY(cf_check_shape("from", dtype, ndim, shape));
+    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_new(device, dtype, ndim, shape, out));
+    cf_buffer *buffer = out->_buffer;
+    buffer->fresh = 0;
+    cf_uses_prune(&buffer->block->uses);
+    if (buffer->bytes == 0) return CFX_OK;
+    if (buffer->block->uses.n == 0) {
+        memcpy(buffer->data, data, buffer->bytes);
+        return CFX_OK;
+    }
+    cf_waits waits = {.own = &device->queue[CF_COMPUTE]};
+    void *copy = NULL, *payload;
+    cfx_status status = cf_alloc(buffer->bytes, &copy);
+    if (status == CFX_OK) status = cf_wait_to_write(&waits, out);
+    if (status == CFX_OK)
+        status = cf_queue_reserve(&device->queue[CF_COMPUTE], run_upload, "from", CF_ALWAYS, waits.items, waits.n,
+                                  sizeof(upload), &payload);
+    if (status != CFX_OK) {
+        free(copy);
+        cfx_release(out);
+        return status;
+    }
+    memcpy(copy, data, buffer->bytes);
+    *(upload *)payload = (upload){buffer->data, copy, buffer->bytes};
+    return cf_did_write(out, cf_queue_commit(&device->queue[CF_COMPUTE]), CF_MAKE);
+}

@@ -1,0 +1,122 @@
+/* tensor.h: tensors inside the core: buffers, results, and how an operation is issued.
+ *
+ * A buffer is a block of one device's pool and what is known of its order: the events of its last write and,
+ * for each queue, of its last use.  A handle (cfx_tensor) is a view of it and holds one reference.  Reference
+ * counts and orders are the host's alone; workers see addresses only.
+ */
+#ifndef CF_TENSOR_TENSOR_H
+#define CF_TENSOR_TENSOR_H
+
+#include "base/status.h"
+#include "device/context.h"
+
+/* A stretch of a gradient buffer whose last contribution is known. */
+typedef struct cf_bucket {
+    int64_t from, to; /* bytes */
+    int32_t pending;  /* places that still expect a contribution */
+    cf_event event;
+} cf_bucket;
+
+typedef struct cf_buffer {
+    cfx_device *device; /* NULL: its context has ended */
+    cf_block *block;
+    char *data;
+    size_t bytes;
+    int32_t refs;
+    int32_t fresh;   /* 1 until something is written: what an operation that fails gives back */
+    int32_t saved;   /* how many handles the live tapes keep of it */
+    cf_uses writes;  /* the last write; a collective's slices are several */
+    cf_uses reads;   /* since then, the last of each queue */
+    cf_uses made;    /* the write that gave the buffer its value; if it was skipped the tensor is void.  In-place
+                        updates do not count: a skipped one leaves the old value */
+    struct cfx_layout *layout;
+    int32_t layout_dtype; /* which of the layout's buffers this is */
+    cf_bucket *buckets;   /* valid while the backward that made them is the last writer: then nbuckets > 0 */
+    int32_t nbuckets;
+    int32_t counting; /* places of a backward under way */
+    struct cf_buffer *next, **link; /* of the device's list */
+} cf_buffer;
+
+/* ---- handles ---------------------------------------------------------------------------------------- */
+
+static inline int64_t cf_numel(const cfx_tensor *x) {
+    int64_t n = 1;
+    for (int d = 0; d < x->_ndim; d++) n *= x->_shape[d];
+    return n;
+}
+static inline cfx_device *cf_device(const cfx_tensor *x) { return x->_buffer->device; }
+static inline cfx_context *cf_context(const cfx_tensor *x) { return x->_buffer->device->context; }
+static inline char *cf_data(const cfx_tensor *x) {
+    return x->_buffer->data + x->_offset * (int64_t)cfx_dtype_size(x->_dtype);
+}
+bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b);
+/* Bytes [from, to) of the buffer that the view can touch. */
+void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to);
+
+/* "[32, 128] (float32, cpu:0)" for messages; the result lies in `text`. */
+const char *cf_describe(const cfx_tensor *x, char text[256]);
+const char *cf_shape_text(int ndim, const int64_t *shape, char text[192]);
+
+/* A live tensor, or CFX_EARG naming function and argument. */
+cfx_status cf_check_tensor(const char *function, const char *argument, const cfx_tensor *x);
+/* A dimension 0 <= *dim < ndim (negative ones count from the end), or CFX_EARG. */
+cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim);
+cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b);
+cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, const int64_t *shape);
+
+/* A packed tensor without a value.  An `out` that already has a buffer is taken as it is: it must have this
+ * shape and dtype (this is how gradients are written in place). */
+cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+/* A handle on the same buffer with another view; nothing of the watch. */
+void cf_alias(const cfx_tensor *x, cfx_tensor *out);
+void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape);
+void cf_buffer_retain(cf_buffer *buffer);
+void cf_buffer_release(cf_buffer *buffer);
+
+/* ---- order ------------------------------------------------------------------------------------------ */
+
+typedef enum cf_write { CF_MAKE, CF_UPDATE } cf_write;
+
+/* What a command on `queue` that reads or writes x has to wait for; refuses void tensors. */
+cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x);
+cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
+/* Notes that the command of event e read or wrote x. */
+cfx_status cf_did_read(const cfx_tensor *x, cf_event e);
+cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind);
+
+/* One operation, on the compute queue of its first output's device.  Inputs may lie on other devices only for
+ * `copy`.  Fills the call, orders it and notes its uses.  On failure nothing was enqueued, and outputs that
+ * were never written are released. */
+typedef struct cf_issue {
+    cf_op op;
+    int dtype; /* what it computes in */
+    int nout, nin;
+    cfx_tensor *t[8]; /* outputs, then inputs */
+    double p[4];
+    int64_t i[6];
+    const void *extra;
+    size_t extra_bytes;
+    cf_write kind;
+} cf_issue;
+cfx_status cf_issue_run(const cf_issue *issue);
+void cf_view_of(const cfx_tensor *x, cf_view *out);
+
+/* Runs one cf_call; a cf_run. */
+cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned);
+
+/* Refuses to write into x in place while a tape needs it. */
+cfx_status cf_check_writable(const char *function, const cfx_tensor *x);
+
+/* ---- operations on operations ----------------------------------------------------------------------- */
+
+/* NumPy's broadcasting of two shapes. */
+cfx_status cf_broadcast(const char *function, const cfx_tensor *a, const cfx_tensor *b, int32_t *ndim, int64_t *shape);
+/* x with dimension `dim` last (a view). */
+void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+/* y += x, y = 0, without checks for tapes, as parts of the making of y. */
+cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x);
+cfx_status cf_fill_make(cfx_tensor *y);
+/* The dtype of a float operation on x. */
+static inline int32_t cf_float_of(int32_t dtype) { return cf_is_float(dtype) ? dtype : CFX_FLOAT32; }
+
+#endif

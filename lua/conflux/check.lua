@@ -1,0 +1,266 @@
+--- Checks of arguments, at the public door: wrong input is refused at the caller's line, before anything moves.
+--
+-- A message names the function, the argument, what was expected and what came:
+-- "conflux.matmul: argument 'b': expected shape [128, n] for a [32, 128], got [64, 10] (float32, cpu:0)".
+-- Each check returns the value, ready for use; LuaJIT would cut 2.5 to 2 in silence.
+-- @module conflux.check
+local core = require "conflux.core"
+
+local C, ffi = core.C, core.ffi
+local istype, tensor_t = ffi.istype, core.tensor_t
+local is_tensor, is_device = core.is_tensor, core.is_device
+local next, tonumber, tostring, type = next, tonumber, tostring, type
+local concat, sort = table.concat, table.sort
+
+local MAX_DIMS = 8
+local EMPTY = {}
+
+local check = {}
+
+--- "[64, 10]", of a shape list.
+local function shape_text(shape)
+  return "[" .. concat(shape, ", ") .. "]"
+end
+
+--- What a value is, in words for a message.
+---@param v any
+---@return string
+function check.describe(v)
+  local kind = type(v)
+  if is_tensor(v) then
+    local shape = {}
+    for d = 1, v._ndim do shape[d] = tostring(tonumber(v._shape[d - 1])) end
+    local device = core.find_device(C.cfx_tensor_device(v))
+    return ("%s (%s, %s)"):format(shape_text(shape), core.dtypes[v._dtype], device and device.name or "released")
+  elseif is_device(v) then
+    return "the device " .. tostring(v)
+  elseif kind == "number" then
+    return ("%.14g"):format(v)
+  elseif kind == "string" then
+    return #v <= 60 and ("'%s'"):format(v) or ("'%s...'"):format(v:sub(1, 57))
+  elseif kind == "nil" or kind == "boolean" then
+    return tostring(v)
+  elseif kind == "cdata" then
+    return "a " .. tostring(ffi.typeof(v)):match "^ctype<(.*)>$"
+  end
+  return "a " .. kind
+end
+local describe = check.describe
+
+--- Raises "conflux.<fname>: <message>" at the first frame outside Conflux.
+---@param fname string
+---@param message string a format, if values follow
+function check.fail(fname, message, ...)
+  if select("#", ...) > 0 then message = message:format(...) end
+  core.raise(("conflux.%s: %s"):format(fname, message))
+end
+local fail = check.fail
+
+--- Raises "conflux.<fname>: argument '<name>': expected <expected>, got <got>".
+---@param fname string
+---@param name string
+---@param expected string
+---@param got any a text as it is, any other value described
+function check.arg(fname, name, expected, got)
+  if type(got) ~= "string" then got = describe(got) end
+  core.raise(("conflux.%s: argument '%s': expected %s, got %s"):format(fname, name, expected, got))
+end
+
+local function wrong(fname, name, expected, v)
+  check.arg(fname, name, expected, describe(v))
+end
+
+---@return conflux.Tensor
+function check.tensor(fname, name, v)
+  if not istype(tensor_t, v) then wrong(fname, name, "a tensor", v) end
+  return v
+end
+
+---@return number
+function check.number(fname, name, v)
+  if type(v) ~= "number" then wrong(fname, name, "a number", v) end
+  return v
+end
+
+---@param low? number
+---@param high? number
+---@return integer
+function check.integer(fname, name, v, low, high)
+  -- NaN and infinity have no remainder 0
+  if type(v) ~= "number" or v % 1 ~= 0 or (low and v < low) or (high and v > high) then
+    wrong(fname, name, not low and "an integer" or high and ("an integer from %d to %d"):format(low, high)
+      or ("an integer of at least %d"):format(low), v)
+  end
+  return v
+end
+
+---@return string
+function check.string(fname, name, v)
+  if type(v) ~= "string" then wrong(fname, name, "a string", v) end
+  return v
+end
+
+---@return boolean
+function check.boolean(fname, name, v)
+  if type(v) ~= "boolean" then wrong(fname, name, "true or false", v) end
+  return v
+end
+
+--- A number of the dtype of that name.
+---@return integer
+function check.dtype(fname, name, v)
+  local number = core.dtype[v]
+  if type(v) ~= "string" or not number then
+    local names = {}
+    for i = 0, #core.dtypes do names[i + 1] = core.dtypes[i] end
+    wrong(fname, name, "one of " .. concat(names, ", "), v)
+  end
+  return number
+end
+
+--- Is v a list?  `{}` is; a table of string keys is options.
+---@return boolean
+function check.is_list(v)
+  return type(v) == "table" and (v[1] ~= nil or next(v) == nil)
+end
+
+--- A list of sizes.
+---@return integer[]
+function check.shape(fname, name, v)
+  if not check.is_list(v) then wrong(fname, name, "a list of sizes", v) end
+  if #v > MAX_DIMS then wrong(fname, name, "at most 8 sizes", tostring(#v)) end
+  for i = 1, #v do
+    if type(v[i]) ~= "number" or v[i] % 1 ~= 0 or v[i] < 0 then
+      check.arg(fname, name, "sizes of 0 or more", ("%s at position %d"):format(describe(v[i]), i))
+    end
+  end
+  return v
+end
+
+--- Where `check.sizes` leaves what it read: an int64_t[8] for C, good until the next call.
+check.size_array = ffi.new "int64_t[8]"
+
+local size_array, arguments = check.size_array, {}
+
+--- Reads sizes given one by one, or as one list, and then options.  Returns how many sizes there are, and the
+-- options.  Neither varargs nor a new table: reshape runs in every step.
+---@param least integer the least size: 0, or -1 where a size may be left to be worked out
+---@return integer n, table? options
+function check.sizes(fname, least, a, b, c, d, e, f, g, h, i)
+  local from, n, options = arguments, 0
+  if type(a) == "table" and (a[1] ~= nil or next(a) == nil) then
+    if c ~= nil then fail(fname, "expected a list of sizes and options, got more") end
+    from, n, options = a, #a, b
+    if n > MAX_DIMS then wrong(fname, "shape", "at most 8 sizes", a) end
+  else
+    from[1], from[2], from[3], from[4], from[5], from[6], from[7], from[8], from[9] = a, b, c, d, e, f, g, h, i
+    while n < 9 and type(from[n + 1]) == "number" do n = n + 1 end
+    if n > MAX_DIMS then fail(fname, "expected at most 8 sizes") end
+    options = from[n + 1]
+    for k = n + 2, 9 do
+      if from[k] ~= nil then wrong(fname, tostring(n + 1), "a size", options) end
+    end
+  end
+  if options ~= nil and type(options) ~= "table" then wrong(fname, tostring(n + 1), "a size", options) end
+  for k = 1, n do
+    local size = from[k]
+    if type(size) ~= "number" or size % 1 ~= 0 or size < least then
+      check.arg(fname, "shape", ("sizes of %d or more"):format(least),
+        ("%s at position %d"):format(describe(size), k))
+    end
+    size_array[k - 1] = size
+  end
+  return n, options
+end
+
+--- A dimension from 1, or from the end if negative; returned from 0.
+---@return integer
+function check.dim(fname, name, d, ndim)
+  if type(d) == "number" and d % 1 == 0 then
+    if d >= 1 and d <= ndim then return d - 1 end
+    if d <= -1 and d >= -ndim then return ndim + d end
+  end
+  return wrong(fname, name, ndim > 0 and ("a dimension from 1 to %d, or from -1 to -%d"):format(ndim, ndim)
+    or "no dimension, as the tensor has none", d)
+end
+
+--- A dimension or a list of them; returned from 0, in a new list.
+---@return integer[]
+function check.dims(fname, name, v, ndim)
+  if type(v) ~= "table" then return {check.dim(fname, name, v, ndim)} end
+  local dims, seen = {}, {}
+  for i = 1, #v do
+    local d = check.dim(fname, name, v[i], ndim)
+    if seen[d] then fail(fname, "argument '%s': dimension %d is named twice", name, d + 1) end
+    dims[i], seen[d] = d, true
+  end
+  return dims
+end
+
+--- The options: a table with string keys, all of them known; `nil` is none.
+---@param fname string
+---@param o table?
+---@param known string[]
+---@return table
+function check.options(fname, o, known)
+  if o == nil then return EMPTY end
+  if type(o) ~= "table" then wrong(fname, "options", "a table", o) end
+  local strange
+  for key in next, o do
+    local is_known = false
+    for i = 1, #known do is_known = is_known or key == known[i] end
+    -- the least of the unknown ones, so that the message does not depend on the table's order
+    if not is_known and (strange == nil or tostring(key) < strange) then strange = tostring(key) end
+  end
+  if strange then
+    local names = {}
+    for i = 1, #known do names[i] = known[i] end
+    sort(names)
+    fail(fname, "unknown option '%s': %s", strange,
+      #names > 0 and "known are " .. concat(names, ", ") or "there are none")
+  end
+  return o
+end
+
+--- A device, or the device of a name; nil is the default device.
+---@return conflux.Device
+function check.device(fname, name, v)
+  if v == nil then return core.default_device() end
+  if type(v) ~= "string" and not is_device(v) then wrong(fname, name, "a device or its name", v) end
+  local device = core.find_device(v)
+  if not device then
+    local why = type(v) == "string" and ffi.string(C.cfx_error()) or "this device is no longer one of the run's"
+    fail(fname, "argument '%s': %s", name, why)
+  end
+  return device
+end
+
+--- A list of devices: nil is the run's devices; names or devices, one or a list; what has `.devices`.
+---@return conflux.Device[]
+function check.devices(fname, name, v)
+  if v == nil then return core.devices() end
+  if type(v) == "string" or is_device(v) then return {check.device(fname, name, v)} end
+  if type(v) ~= "table" then wrong(fname, name, "a list of devices", v) end
+  if rawget(v, "devices") then v = rawget(v, "devices") end
+  if #v == 0 then wrong(fname, name, "at least one device", "none") end
+  local list = {}
+  for i = 1, #v do
+    list[i] = check.device(fname, ("%s[%d]"):format(name, i), v[i])
+    if v[i] == nil then wrong(fname, name, "a list of devices", v) end
+  end
+  return list
+end
+
+--- The position in `devices` of a device or of its name; nil if it is not there.
+---@return integer?
+function check.position(devices, key)
+  if not is_device(key) then
+    key = type(key) == "string" and core.find_device(key) or nil
+  end
+  if not key then return nil end
+  for i = 1, #devices do
+    if devices[i] == key then return i end
+  end
+end
+
+return check

@@ -1,0 +1,347 @@
+--- Collectives over replicas: allreduce, reduce, synchronize.
+--
+-- The elements of a list are compared by their schemas (paths, shapes, dtypes) before anything moves; then one C
+-- call covers all their tensors.  Numbers must agree.  Integer tensors are reduced like others, but for those
+-- that are a model's buffers: averaging or summing those would be no state that any replica could have had, so they
+-- must be equal.
+-- @module conflux.collective
+local core = require "conflux.core"
+local check = require "conflux.check"
+local scheduler = require "conflux.scheduler"
+local tree = require "conflux.tree"
+local bit = require "bit"
+
+local C, ffi = core.C, core.ffi
+local settle, is_tensor, new = core.settle, core.is_tensor, core.new
+local fail, describe = check.fail, check.describe
+local getmetatable, next, rawget, tostring, type = getmetatable, next, rawget, tostring, type
+
+local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
+local OP_NAMES = "'+', '*', 'max', 'min', 'avg' or a function of two tensors"
+local BUFFER = C.CFX_FLAG_BUFFER
+
+-- ---- what is to be reduced ----------------------------------------------------------------------------------
+
+---@class conflux.Element one replica's part
+---@field tensors conflux.Tensor[]
+---@field paths string[]
+---@field numbers table<string, number>
+---@field is_model boolean   there is a module in it: its integer tensors are buffers
+
+local function scan_table(element, t, prefix, seen)
+  if seen[t] then return end
+  seen[t] = true
+  local mt = getmetatable(t)
+  if type(mt) == "table" and rawget(mt, "__layer") then element.is_model = true end
+  for k, v in next, t do
+    if type(v) == "number" then
+      element.numbers[prefix .. tostring(k)] = v
+    elseif type(v) == "table" then
+      scan_table(element, v, prefix .. tostring(k) .. ".", seen)
+    end
+  end
+end
+
+local function scan(x)
+  local element = {numbers = {}, is_model = false}
+  if is_tensor(x) then
+    element.tensors, element.paths = {x}, {""}
+  elseif type(x) == "number" then
+    element.tensors, element.paths, element.numbers[""] = {}, {}, x
+  else
+    element.tensors, element.paths = tree.leaves(x)
+    scan_table(element, x, "", {})
+  end
+  return element
+end
+
+-- Position and device of an element, for messages.
+local function where(list, i, element)
+  local device = rawget(list, "devices") and list.devices[i]
+  if not device and element and element.tensors[1] then device = element.tensors[1].device end
+  return device and ("replica %d (%s)"):format(i, tostring(device)) or ("replica %d"):format(i)
+end
+
+local function named(path)
+  return path == "" and "the value" or ("'%s'"):format(path)
+end
+
+local function same_form(x, y)
+  if x._dtype ~= y._dtype or x._ndim ~= y._ndim then return false end
+  for d = 0, x._ndim - 1 do
+    if x._shape[d] ~= y._shape[d] then return false end
+  end
+  return true
+end
+
+local function agree(a, b)
+  if #a.paths ~= #b.paths then return false end
+  for k = 1, #a.paths do
+    if a.paths[k] ~= b.paths[k] or not same_form(a.tensors[k], b.tensors[k]) then return false end
+  end
+  return true
+end
+
+local function compare_tensors(fname, list, a, b, i)
+  if agree(a, b) then return end
+  local known = {}
+  for k = 1, #b.paths do known[b.paths[k]] = b.tensors[k] end
+  for k = 1, #a.paths do
+    local path, x = a.paths[k], a.tensors[k]
+    local y = known[path]
+    if not y then
+      fail(fname, "%s has %s, %s has it not", where(list, 1, a), named(path), where(list, i, b))
+    end
+    if not same_form(x, y) then
+      fail(fname, "%s differs: %s in replica 1, %s in replica %d", named(path), describe(x), describe(y), i)
+    end
+  end
+  known = {}
+  for k = 1, #a.paths do known[a.paths[k]] = true end
+  for k = 1, #b.paths do
+    if not known[b.paths[k]] then
+      fail(fname, "%s has %s, %s has it not", where(list, i, b), named(b.paths[k]), where(list, 1, a))
+    end
+  end
+  fail(fname, "%s and %s hold the same tensors in another order", where(list, 1, a), where(list, i, b))
+end
+
+local function compare_numbers(fname, list, a, b, i)
+  local bad
+  for path, x in next, a.numbers do
+    local y = b.numbers[path]
+    if x ~= y and not (x ~= x and y ~= y) and (not bad or path < bad) then bad = path end
+  end
+  for path in next, b.numbers do
+    if a.numbers[path] == nil and (not bad or path < bad) then bad = path end
+  end
+  if bad then
+    fail(fname, "numbers must be equal: %s is %s in %s and %s in %s", named(bad), tostring(a.numbers[bad]),
+      where(list, 1, a), tostring(b.numbers[bad]), where(list, i, b))
+  end
+end
+
+-- The elements of the one list that a collective is given, with equal schemas.
+local function elements_of(fname, list, extra, equal_numbers)
+  if type(extra) == "table" and rawget(extra, "devices") then
+    fail(fname, "expected exactly one list of replicas, got two: reduce them one after the other")
+  end
+  if type(list) ~= "table" then check.arg(fname, "list", "one list of replicas", list) end
+  local n = rawget(list, "n") or #list
+  if n == 0 then check.arg(fname, "list", "at least one replica", "an empty list") end
+  local elements = {}
+  for i = 1, n do
+    local x = rawget(list, i)
+    if type(x) ~= "table" and type(x) ~= "number" and not is_tensor(x) then
+      check.arg(fname, "list", "a tensor, a number or a nested table of them for " .. where(list, i), x)
+    end
+    elements[i] = scan(x)
+  end
+  for i = 2, n do
+    compare_tensors(fname, list, elements[1], elements[i], i)
+    if equal_numbers then compare_numbers(fname, list, elements[1], elements[i], i) end
+  end
+  return elements
+end
+
+-- ---- integer buffers ----------------------------------------------------------------------------------------
+
+local function values(t)
+  core.read_wait(t)
+  local bytes = t:numel() * C.cfx_dtype_size(t._dtype)
+  local room = ffi.new("uint8_t[?]", bytes)
+  local st = C.cfx_read(t, room, bytes)
+  if st ~= 0 then settle(st, C.cfx_read, t, room, bytes) end
+  return ffi.string(room, bytes)
+end
+
+local function require_equal(fname, list, elements, k)
+  local first = values(elements[1].tensors[k])
+  for i = 2, #elements do
+    if values(elements[i].tensors[k]) ~= first then
+      fail(fname, "integer buffers must be equal: %s differs between replica 1 and %s",
+        named(elements[1].paths[k]), where(list, i, elements[i]))
+    end
+  end
+end
+
+-- The numbers of the tensors to reduce: all, but for a model's integer buffers, which must be equal.
+local function reducible(fname, op, list, elements)
+  local kept, first = {}, elements[1]
+  for k = 1, #first.tensors do
+    local t = first.tensors[k]
+    if t._dtype >= C.CFX_FLOAT16 then
+      kept[#kept + 1] = k
+    elseif first.is_model or bit.band(t._flags, BUFFER) ~= 0 then
+      require_equal(fname, list, elements, k)
+    elseif op == "avg" then
+      fail(fname, "%s is %s: integers have no average; use '+', or convert it", named(first.paths[k]), describe(t))
+    else
+      kept[#kept + 1] = k
+    end
+  end
+  return kept
+end
+
+-- cfx_tensor *[replicas][n], and how many tensors that is a replica.
+local function leaves_of(elements, kept)
+  local n = #kept
+  local array = ffi.new("cfx_tensor *[?]", n * #elements)
+  for i = 1, #elements do
+    -- by path: a tree's order is that of its paths, and the paths are equal
+    for k = 1, n do array[(i - 1) * n + k - 1] = elements[i].tensors[kept[k]] end
+  end
+  return array, n
+end
+
+-- ---- a function as the operation ----------------------------------------------------------------------------
+
+local function to_device(x, device)
+  local out = new()
+  local st = C.cfx_to(x, device, -1, out)
+  if st ~= 0 then settle(st, C.cfx_to, x, device, -1, out) end
+  return out
+end
+
+local function fold(fname, op, elements, k, device)
+  local shape = elements[1].tensors[k]
+  local result = elements[1].tensors[k]
+  for i = 2, #elements do
+    result = op(result, to_device(elements[i].tensors[k], device))
+    if not is_tensor(result) then check.arg(fname, "op", "a function that returns a tensor", result) end
+  end
+  if not same_form(result, shape) then
+    fail(fname, "argument 'op': for %s expected a result like %s, got %s", named(elements[1].paths[k]),
+      describe(shape), describe(result))
+  end
+  return result
+end
+
+local function copy(y, x)
+  local st = C.cfx_copy(y, x)
+  if st ~= 0 then settle(st, C.cfx_copy, y, x) end
+end
+
+-- Folds left on the first replica's device, then copies to all, or to `root` alone.
+local function reduce_by_function(fname, op, elements, kept, root)
+  if #kept == 0 then return end
+  local device = core.find_device(C.cfx_tensor_device(elements[1].tensors[kept[1]]))
+  scheduler.withdevices(function()
+    local results = {}
+    for k = 1, #kept do results[k] = fold(fname, op, elements, kept[k], device) end
+    for k = 1, #kept do
+      for i = 1, #elements do
+        if not root or i == root then copy(elements[i].tensors[kept[k]], results[k]) end
+      end
+    end
+  end, {device})
+end
+
+-- ---- the calls ----------------------------------------------------------------------------------------------
+
+local function check_op(fname, op)
+  if type(op) ~= "function" and not OPS[op] then check.arg(fname, "op", OP_NAMES, describe(op)) end
+  return OPS[op] or op
+end
+
+local function root_of(fname, list, elements, root)
+  if type(root) == "number" then return check.integer(fname, "root", root, 1, #elements) end
+  local devices = rawget(list, "devices")
+  local i = devices and check.position(devices, root)
+  if not i then
+    check.arg(fname, "root", ("a position from 1 to %d or one of the list's devices"):format(#elements),
+      describe(root))
+  end
+  return i
+end
+
+--- Combines the elements of a list, place by place, and leaves the result in all of them.
+--
+-- `op` is "+" ("sum"), "*" ("prod"), "max", "min", "avg", or a function of two tensors, which is folded left on
+-- the first device.  In place on every replica; the same list is returned.
+---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
+---@param list conflux.Replicas      exactly one list: of tensors, numbers, or nested tables of one schema
+---@param options? {ranks: string}
+---@return conflux.Replicas list
+local function allreduce(op, list, options)
+  op = check_op("allreduce", op)
+  local elements = elements_of("allreduce", list, options, true)
+  options = check.options("allreduce", options, {"ranks"})
+  if options.ranks ~= nil and options.ranks ~= "local" then
+    check.arg("allreduce", "ranks", "'local'", describe(options.ranks))
+  end
+  local kept = reducible("allreduce", op, list, elements)
+  if type(op) == "function" then
+    reduce_by_function("allreduce", op, elements, kept)
+    return list
+  end
+  local array, n = leaves_of(elements, kept)
+  if n > 0 then
+    local st = C.cfx_allreduce(op, #elements, n, array)
+    if st ~= 0 then settle(st, C.cfx_allreduce, op, #elements, n, array) end
+  end
+  return list
+end
+
+--- Like allreduce, but only the element of `root`, a position or a device, changes.
+---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
+---@param root integer|conflux.Device|string
+---@param list conflux.Replicas
+---@return conflux.Replicas list
+local function reduce(op, root, list, extra)
+  op = check_op("reduce", op)
+  local elements = elements_of("reduce", list, extra, true)
+  root = root_of("reduce", list, elements, root)
+  local kept = reducible("reduce", op, list, elements)
+  if type(op) == "function" then
+    reduce_by_function("reduce", op, elements, kept, root)
+    return list
+  end
+  local array, n = leaves_of(elements, kept)
+  if n > 0 then
+    local st = C.cfx_reduce_to(op, root - 1, #elements, n, array)
+    if st ~= 0 then settle(st, C.cfx_reduce_to, op, root - 1, #elements, n, array) end
+  end
+  return list
+end
+
+-- Copies the numbers of one element into another of the same structure: an optimiser state's step.
+local function copy_numbers(from, to, seen)
+  if seen[from] then return end
+  seen[from] = true
+  for k, v in next, from do
+    if type(v) == "number" then
+      to[k] = v
+    elseif type(v) == "table" and type(to[k]) == "table" then
+      copy_numbers(v, to[k], seen)
+    end
+  end
+end
+
+--- Copies the root's parameters and buffers (and numbers, such as an optimiser's step) to all other replicas.
+---@param replicas conflux.Replicas
+---@param root? integer|conflux.Device|string  default: the first
+---@return conflux.Replicas replicas
+local function synchronize(replicas, root)
+  local elements = elements_of("synchronize", replicas, nil, false)
+  root = root_of("synchronize", replicas, elements, root or 1)
+  local kept = {}
+  for k = 1, #elements[1].tensors do kept[k] = k end
+  local array, n = leaves_of(elements, kept)
+  if n > 0 then
+    local st = C.cfx_broadcast(root - 1, #elements, n, array)
+    if st ~= 0 then settle(st, C.cfx_broadcast, root - 1, #elements, n, array) end
+  end
+  for i = 1, #elements do
+    if i ~= root then
+      if type(replicas[root]) == "number" then
+        replicas[i] = replicas[root]
+      elseif type(replicas[root]) == "table" then
+        copy_numbers(replicas[root], replicas[i], {})
+      end
+    end
+  end
+  return replicas
+end
+
+return {allreduce = allreduce, reduce = reduce, synchronize = synchronize}

@@ -1,0 +1,385 @@
+--- Core: the C library, its context, its devices, and how a call into it ends.
+--
+-- Every wrapper of this library is written the same way, without closures, tables or varargs:
+--
+--     local out = new()
+--     local st = C.cfx_binary(op, a, b, out)
+--     if st ~= 0 then settle(st, C.cfx_binary, op, a, b, out) end
+--     return out
+--
+-- LuaJIT makes a ctype, its metatable and the handle of a shared library once per state, so this module's
+-- table lives in the registry and a second load gets it back; the other modules then fill the same metatables.
+-- @module conflux.core
+local ffi = require "ffi"
+local registry = debug.getregistry()
+if registry["conflux.core"] then return registry["conflux.core"] end
+
+local collectgarbage, error, tonumber, tostring, type = collectgarbage, error, tonumber, tostring, type
+local getinfo = debug.getinfo
+
+local ABI = 1
+local CFX_EMEMORY, CFX_EINTERRUPT = 2, 6
+
+-- ---- the library ------------------------------------------------------------------------------------------
+
+ffi.cdef [[
+  int32_t cfx_abi_version(void);
+  const char *cfx_cdef(void);
+  typedef struct cf_time { long s, ns; } cf_time;
+  int cf_clock_gettime(int clock, cf_time *now) __asm__("clock_gettime");
+]]
+
+-- The program `conflux` has the C core in it; plain luajit loads it.
+local is_inside = pcall(function() return ffi.C.cfx_abi_version end)
+local C = is_inside and ffi.C or ffi.load(os.getenv "CONFLUX_LIBRARY" or "conflux")
+if C.cfx_abi_version() ~= ABI then
+  error(("conflux: the Lua library expects ABI %d, the C library has %d: install both from one version")
+    :format(ABI, C.cfx_abi_version()), 0)
+end
+-- LuaJIT boxes an enum result in a new object; a status as a plain int costs nothing.
+ffi.cdef((ffi.string(C.cfx_cdef()):gsub("%f[%w_]cfx_status (cfx_)", "int32_t %1")))
+
+-- Filled by conflux.tensor and conflux.ops.  A finaliser is C and cannot fail.
+local tensor_meta = {__gc = C.cfx_release}
+local device_meta = {}
+local tensor_t = ffi.metatype("cfx_tensor", tensor_meta)
+ffi.metatype("struct cfx_device", device_meta)
+
+local dtype, dtypes = {}, {}
+for i = 0, tonumber(C.CFX_DTYPES) - 1 do
+  dtypes[i] = ffi.string(C.cfx_dtype_name(i))
+  dtype[dtypes[i]] = i
+end
+
+-- Numbers of operations by name; a name that the C core lacks fails while the library loads.
+local op = setmetatable({}, {__index = function(self, name)
+  local number = C.cfx_op_find(name)
+  if number < 0 then error("conflux: the C library has no operation '" .. name .. "'", 0) end
+  self[name] = number
+  return number
+end})
+
+-- ---- errors -----------------------------------------------------------------------------------------------
+
+-- Frames whose chunks lie beside this one are inside Conflux.
+local home = getinfo(1, "S").source:match "^(.*)core%.lua$" or "@conflux/"
+
+--- Source and line of the first frame outside Conflux, or nil in a coroutine that has none (after a tail call).
+---@return string? source, integer? line
+local function caller()
+  for level = 2, 250 do
+    local info = getinfo(level, "Sl")
+    if not info then return end
+    if info.what ~= "C" and info.source:sub(1, #home) ~= home then return info.short_src, info.currentline end
+  end
+end
+
+--- Raises `message`, blamed on the first frame outside Conflux.
+---@param message string
+local function raise(message)
+  local source, line = caller()
+  error(source and ("%s:%d: %s"):format(source, line, message) or message, 0)
+end
+
+--- The message of the C call that failed last, as users see it.
+---@return string
+local function failure()
+  local message = ffi.string(C.cfx_error())
+  return (message:find "^[%w_]+: " and "conflux." or "conflux: ") .. message
+end
+
+-- ---- context ----------------------------------------------------------------------------------------------
+
+local context            -- cfx_context *, made when first asked for
+local default            -- the device that holds what is made next
+local stream = 0         -- and the random stream that it is made from
+local devices = {}       -- live devices by address and by name; a device has one object
+local debt = ffi.new "int32_t[1]"
+
+-- Reads a decimal number of up to 64 bits.
+local function uint64(text, name)
+  local value = 0ULL
+  if not text:find "^%d+$" then
+    error(("conflux: %s: expected a number from 0 to 2^64 - 1, got '%s'"):format(name, text), 0)
+  end
+  for digit in text:gmatch "%d" do
+    value = value * 10 + tonumber(digit)
+  end
+  return value
+end
+
+local function address(pointer)
+  return tonumber(ffi.cast("uintptr_t", pointer))
+end
+
+local function add_device(pointer)
+  local key = address(pointer)
+  local known = devices[key]
+  if known == nil then
+    known = pointer
+    devices[key] = pointer
+    devices[ffi.string(C.cfx_device_name(pointer))] = pointer
+  end
+  return known
+end
+
+-- Takes note of the run's devices.  What vanished is forgotten, so that an object of it is refused.
+local function list_devices()
+  for key in pairs(devices) do
+    devices[key] = nil
+  end
+  local cpu = ffi.new "cfx_device *[1]"
+  if C.cfx_device_find(context, "cpu:0", cpu) ~= 0 then raise(failure()) end
+  local list = {}
+  for i = 1, C.cfx_device_count(context) do
+    list[i] = add_device(C.cfx_device_at(context, i - 1))
+  end
+  default = add_device(cpu[0])
+  return list
+end
+
+local function make_context()
+  local spec, threads, seed =
+    os.getenv "CONFLUX_DEVICES", os.getenv "CONFLUX_NUM_THREADS", os.getenv "CONFLUX_SEED"
+  local options = ffi.new "cfx_context_options"
+  options.size = ffi.sizeof(options)
+  if spec and spec ~= "" then options.devices = spec end
+  if threads and threads ~= "" then
+    local n = tonumber(threads)
+    if not n or n % 1 ~= 0 or n < 1 or n > 4096 then
+      error(("conflux: CONFLUX_NUM_THREADS: expected a number from 1 to 4096, got '%s'"):format(threads), 0)
+    end
+    options.threads = n
+  end
+  if seed and seed ~= "" then options.seed = uint64(seed, "CONFLUX_SEED") end
+  local out = ffi.new "cfx_context *[1]"
+  if C.cfx_context_new(options, out) ~= 0 then raise(failure()) end
+  context = out[0]
+  debt = C.cfx_debt(context)
+  list_devices()
+  local has_host, host = pcall(require, "conflux.host")
+  if has_host then host.interruptible(context) end
+  -- Userdata are finalised after all cdata, newest first: after every handle, before the library is unloaded.
+  local keeper = newproxy(true)
+  getmetatable(keeper).__gc = function() C.cfx_context_free(context) end
+  registry["conflux.context"] = keeper
+end
+
+--- The context of this Lua state, made at the first call from CONFLUX_DEVICES, CONFLUX_NUM_THREADS, CONFLUX_SEED.
+---@return ffi.cdata* context cfx_context *
+local function get_context()
+  if not context then make_context() end
+  return context
+end
+
+--- The device that holds what is made next: cpu:0, or inside withdevices the closure's.
+---@return conflux.Device
+local function default_device()
+  if not context then make_context() end
+  return default
+end
+
+--- What the scheduler calls as it goes from closure to closure.
+---@param device conflux.Device
+---@param number integer the random stream: 0 outside withdevices, inside the position of the closure
+local function set_default(device, number)
+  default, stream = device, number or 0
+end
+
+-- ---- memory -----------------------------------------------------------------------------------------------
+
+local SHARE = 0.02 -- of the time may go into collections
+local threshold, last_collection = 64 * 2 ^ 20, -1
+local now = ffi.new "cf_time"
+
+local function seconds()
+  ffi.C.cf_clock_gettime(1, now) -- CLOCK_MONOTONIC
+  return tonumber(now.s) + tonumber(now.ns) * 1e-9
+end
+
+-- The pools have grown by more than the threshold since the last collection: LuaJIT does not see that memory.
+local function collect()
+  local start = seconds()
+  collectgarbage()
+  C.cfx_debt_paid(context)
+  local took, gap = seconds() - start, start - last_collection
+  last_collection = start
+  if took > SHARE * gap then
+    threshold = threshold * 2
+  elseif took < SHARE / 8 * gap and threshold > 64 * 2 ^ 20 then
+    threshold = threshold / 2
+  else
+    return
+  end
+  C.cfx_debt_threshold(context, threshold)
+end
+
+--- An empty handle for a result.
+---@return conflux.Tensor
+local function new()
+  if debt[0] ~= 0 then collect() end
+  return tensor_t()
+end
+
+--- What to do when a C call returned `st` ~= 0: out of memory collects and calls f(...) once more; else, and if
+-- that fails too, raises the error.  Returns the status of a second call that did not fail.
+---@param st integer
+---@param f? ffi.cdata* the C function
+---@param ... any its arguments
+---@return integer
+local function settle(st, f, ...)
+  if st == CFX_EMEMORY and f and context then
+    collectgarbage()
+    collectgarbage()
+    C.cfx_debt_paid(context)
+    st = f(...)
+    if st <= 0 then return st end
+  end
+  raise(st == CFX_EINTERRUPT and "interrupted!" or failure())
+end
+
+-- ---- what wrappers share ----------------------------------------------------------------------------------
+
+local core = {
+  C = C, ffi = ffi, op = op, dtype = dtype, dtypes = dtypes,
+  tensor_t = tensor_t, tensor_meta = tensor_meta, device_meta = device_meta, methods = {},
+  context = get_context, default_device = default_device, set_default = set_default,
+  new = new, settle = settle, raise = raise, failure = failure, caller = caller, uint64 = uint64,
+}
+registry["conflux.core"] = core
+
+--- The random stream of what is made next.
+function core.stream()
+  return stream
+end
+
+--- Bytes that a pool may grow by before a collection runs.
+---@return number
+function core.debt_threshold()
+  return threshold
+end
+
+---@param x any
+---@return boolean
+function core.is_tensor(x)
+  return type(x) == "cdata" and ffi.istype(tensor_t, x)
+end
+
+---@param x any
+---@return boolean
+function core.is_device(x)
+  return type(x) == "cdata" and ffi.istype("struct cfx_device *", x)
+end
+
+--- The object of a `cfx_device *`, or of a name; nil if there is no such device (any more).
+---@param device ffi.cdata*|string
+---@return conflux.Device?
+function core.find_device(device)
+  get_context()
+  if type(device) == "string" then
+    if devices[device] then return devices[device] end
+    local out = ffi.new "cfx_device *[1]"
+    return C.cfx_device_find(context, device, out) == 0 and add_device(out[0]) or nil
+  end
+  return device ~= nil and devices[address(device)] or nil
+end
+
+--- The run's devices, after making them those of `spec` if it is given.
+---@param spec? string
+---@return conflux.Device[]
+function core.devices(spec)
+  get_context()
+  if spec then
+    if stream ~= 0 then raise "conflux.devices: cannot be changed inside withdevices" end
+    collectgarbage() -- tensors that nobody holds do not keep a device
+    local st = C.cfx_devices_set(context, spec)
+    if st ~= 0 then settle(st) end
+    return list_devices()
+  end
+  local list = {}
+  for i = 1, C.cfx_device_count(context) do
+    list[i] = add_device(C.cfx_device_at(context, i - 1))
+  end
+  return list
+end
+
+--- Waits for the value of t.  Inside a closure of withdevices the others run meanwhile: `core.on_wait`, which
+-- the scheduler installs, yields where that can be done.
+---@param t conflux.Tensor
+function core.read_wait(t)
+  local on_wait = core.on_wait
+  if on_wait then on_wait(t) end
+  local st = C.cfx_wait(t)
+  if st ~= 0 then settle(st) end
+end
+
+--- Marks what is enqueued next with the script's line, for faults found later.
+function core.at_line()
+  local source, line = caller()
+  if source then C.cfx_at_line(get_context(), source, line) end
+end
+
+--- The addresses of tensors, for C.  The caller keeps the list while C may look at them.
+---@param list conflux.Tensor[]
+---@return ffi.cdata* array cfx_tensor *[n]
+function core.ptrs(list)
+  local array = ffi.new("cfx_tensor *[?]", #list)
+  for i = 1, #list do
+    array[i - 1] = list[i]
+  end
+  return array
+end
+
+local function numbers(ctype)
+  return function(list)
+    local array = ffi.new(ctype, #list)
+    for i = 1, #list do
+      array[i - 1] = list[i]
+    end
+    return array
+  end
+end
+core.int64s = numbers "int64_t[?]"
+core.int32s = numbers "int32_t[?]"
+
+-- ---- devices ----------------------------------------------------------------------------------------------
+
+---@class conflux.Device
+---@field name string      "cpu:0"
+---@field threads integer  threads of its team
+---@operator call(any): any
+
+local function live(device)
+  local known = devices[address(device)]
+  if known == nil then raise "conflux.device: this device is no longer one of the run's" end
+  return known
+end
+
+local properties = {
+  name = function(device) return ffi.string(C.cfx_device_name(device)) end,
+  threads = C.cfx_device_threads,
+}
+
+function device_meta.__index(device, key)
+  local property = properties[key]
+  if not property then raise(("conflux.device: a device has no field '%s'"):format(tostring(key))) end
+  return property(live(device))
+end
+
+function device_meta.__newindex(_, key)
+  raise(("conflux.device: cannot set field '%s' of a device"):format(tostring(key)))
+end
+
+-- A device equals its name, too ("cpu" is "cpu:0").
+function device_meta.__eq(a, b)
+  if type(a) == "string" then a = core.find_device(a) end
+  if type(b) == "string" then b = core.find_device(b) end
+  return core.is_device(a) and core.is_device(b) and address(a) == address(b)
+end
+
+function device_meta.__tostring(device)
+  local known = devices[address(device)]
+  return known and ffi.string(C.cfx_device_name(known)) or "device (closed)"
+end
+
+return core

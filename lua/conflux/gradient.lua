@@ -1,0 +1,215 @@
+--- Gradients: what the loss says about every parameter.
+--
+-- The tape lives in C and belongs to one call of withgradient: the handles of the model's parameters are watched
+-- while `f` runs, whatever is computed from them is recorded, and the walk back over it fills a fresh gradient.
+-- The tape ends with the call, also when `f` raises; what escapes from `f` is then a constant.
+-- @module conflux.gradient
+local core = require "conflux.core"
+local check = require "conflux.check"
+local plans = require "conflux.plan"
+
+local C, ffi = core.C, core.ffi
+local settle, is_tensor, new = core.settle, core.is_tensor, core.new
+local error, pcall, select, tonumber, type, unpack = error, pcall, select, tonumber, type, unpack
+
+local tape_t = ffi.typeof "cfx_tape *[1]"
+local id_t = ffi.typeof "int32_t[1]"
+
+local tapes = {} -- of tape id -> its custom nodes: {spec, inputs, outputs}
+local run_custom
+
+-- ---- withgradient -------------------------------------------------------------------------------------------
+
+local function begin(plan)
+  local out = tape_t()
+  local st = C.cfx_tape_begin(core.context(), plan.trainable, plan.watched, out)
+  if st ~= 0 then settle(st, C.cfx_tape_begin, core.context(), plan.trainable, plan.watched, out) end
+  return out[0]
+end
+
+-- Walks back from what f returned first.  A custom op's backward runs here, in the coroutine of the call.
+local function walk(fname, plan, tape, id, into, loss, ...)
+  if not is_tensor(loss) then
+    check.arg(fname, "f", "a function whose first result is a tensor of one number",
+      loss == nil and "no result" or "a " .. type(loss))
+  end
+  if loss:numel() ~= 1 then
+    check.arg(fname, "f", "its first result to be one number", ("a tensor of shape [%s]"):format(
+      table.concat(loss.shape, ", ")))
+  end
+  if C.cfx_is_watched(loss) == 0 then
+    check.fail(fname, "argument 'f': its first result does not depend on a parameter of the model")
+  end
+  local g
+  if into then
+    plan:take_gradient(fname, "g", into)
+    g = into
+  else
+    g = plan:gradient()
+  end
+  local st = C.cfx_tape_backward(tape, loss, plan.watched_grads, into and 1 or 0)
+  while st == C.CFX_CUSTOM do
+    run_custom(tape, id)
+    st = C.cfx_tape_resume(tape)
+  end
+  if st ~= 0 then settle(st) end
+  return g, loss, ...
+end
+
+local function run(fname, plan, tape, id, into, f, model, ...)
+  return walk(fname, plan, tape, id, into, f(model, ...))
+end
+
+-- The gradient comes last.
+local function finish(tape, id, ok, g, ...)
+  C.cfx_tape_end(tape)
+  tapes[id] = nil
+  if not ok then error(g, 0) end
+  local n = select("#", ...)
+  if n == 1 then return (...), g end
+  local results = {...}
+  results[n + 1] = g
+  return unpack(results, 1, n + 1)
+end
+
+local function with(fname, into, f, model, ...)
+  if type(f) ~= "function" then check.arg(fname, "f", "a function", type(f)) end
+  core.at_line()
+  local plan = plans.of(fname, "model", model)
+  if plan.trainable == 0 then check.arg(fname, "model", "a parameter that is not frozen", "frozen ones only") end
+  local tape = begin(plan)
+  local id = tonumber(plan.watched[0]._tape)
+  return finish(tape, id, pcall(run, fname, plan, tape, id, into, f, model, ...))
+end
+
+--- Calls `f(model, ...)` and differentiates its first result, one number, by the model's parameters.
+--
+-- Returns what f returned, then the gradient: a tree of the model's structure with a tensor for every parameter
+-- (zeros where the loss does not depend on it, or where it is frozen).  Buffers and whatever else is no parameter
+-- are left out; in a list `false` keeps their positions.
+---@param f fun(model: any, ...): conflux.Tensor, ...
+---@param model any a float tensor, or any tree of them: a module, a list, nested tables
+---@return conflux.Tensor loss, any ...
+local function withgradient(f, model, ...)
+  return with("withgradient", nil, f, model, ...)
+end
+
+-- The value of `gradient` is the last of withgradient's.
+local function last(...)
+  return (select(-1, ...))
+end
+
+--- The gradient alone: `gradient(f, model, ...)` is the last result of withgradient.
+local function gradient(f, model, ...)
+  return (last(with("gradient", nil, f, model, ...)))
+end
+
+--- Adds the gradient of `f(model, ...)` into `g`, an earlier gradient of the same model.  Returns what f returned,
+-- then g.
+local function addgradient(g, f, model, ...)
+  if g == nil then check.arg("addgradient", "g", "a gradient of the model", "nil") end
+  return with("addgradient", g, f, model, ...)
+end
+
+-- ---- operations with a gradient of their own ---------------------------------------------------------------
+
+local function detach(x)
+  if not is_tensor(x) then return x end
+  local out = new()
+  local st = C.cfx_detach(x, out)
+  if st ~= 0 then settle(st, C.cfx_detach, x, out) end
+  return out
+end
+
+local function record(spec, inputs, n, y, ...)
+  if not is_tensor(y) then
+    check.fail(spec.name, "forward: expected a tensor as its first result, got %s", y == nil and "nothing" or type(y))
+  end
+  local watched, tensors, positions = nil, {}, {}
+  for k = 1, n do
+    local x = inputs[k]
+    if is_tensor(x) then
+      tensors[#tensors + 1], positions[#positions + 1] = x, k
+      if C.cfx_is_watched(x) == 1 then watched = x end
+    end
+  end
+  if not watched then return y end
+  -- A result that is an input, or a view that forward was given, gets a handle of its own.
+  y = detach(y)
+  local nodes = tapes[tonumber(watched._tape)]
+  if not nodes then
+    nodes = {}
+    tapes[tonumber(watched._tape)] = nodes
+  end
+  local saved = {n = n, count = select("#", ...), spec = spec, positions = positions, y = detach(y), ...}
+  saved.inputs = {}
+  for k = 1, n do saved.inputs[k] = detach(inputs[k]) end
+  local id = #nodes + 1
+  nodes[id] = saved
+  local array = core.ptrs(tensors)
+  local st = C.cfx_tape_record(id, #tensors, array, y)
+  if st ~= 0 then settle(st, C.cfx_tape_record, id, #tensors, array, y) end
+  return y
+end
+
+-- backward(dy, x..., y, saved...)
+local function call_backward(saved, dy)
+  local n = saved.n
+  local arguments = {dy}
+  for k = 1, n do arguments[k + 1] = saved.inputs[k] end
+  arguments[n + 2] = saved.y
+  for k = 1, saved.count do arguments[n + 2 + k] = saved[k] end
+  return {saved.spec.backward(unpack(arguments, 1, n + 2 + saved.count))}
+end
+
+function run_custom(tape, id)
+  local node, dy = id_t(), new()
+  local st = C.cfx_tape_custom(tape, node, dy)
+  if st ~= 0 then settle(st) end
+  local nodes = tapes[id]
+  local saved = nodes[node[0]]
+  local grads = call_backward(saved, dy)
+  for place = 1, #saved.positions do
+    local k = saved.positions[place]
+    local dx = grads[k]
+    if dx and not is_tensor(dx) then
+      check.fail(saved.spec.name, "backward: result %d: expected a tensor, nil or false, got a %s", k, type(dx))
+    end
+    if dx then
+      st = C.cfx_tape_give(tape, place - 1, dx)
+      if st ~= 0 then settle(st) end
+    end
+  end
+  nodes[node[0]] = false
+end
+
+--- Makes an operation whose gradient is written by hand.
+--
+--     local square = cf.op("square", {
+--       forward = function(x) return x * x end,
+--       backward = function(dy, x, y) return dy * x * 2 end,
+--     })
+--
+-- `forward(x...)` returns y, the tensor that the operation returns, and may return more values, which are kept for
+-- the backward; its inputs are not watched.  `backward(dy, x..., y, kept...)` returns one gradient for each input,
+-- in their order, each of the input's shape; nil or false stands for zeros (and is right for inputs that are no
+-- tensors).  It runs in the coroutine that called withgradient, and may read values.
+---@param name string for error messages
+---@param o {forward: function, backward: function}
+---@return fun(...): conflux.Tensor
+local function op(name, o)
+  check.string("op", "name", name)
+  check.options("op", o, {"forward", "backward"})
+  for _, key in ipairs {"forward", "backward"} do
+    if type(o[key]) ~= "function" then check.arg("op", key, "a function", type(o[key])) end
+  end
+  local spec = {name = name, forward = o.forward, backward = o.backward}
+  return function(...)
+    local n = select("#", ...)
+    local inputs, detached = {...}, {}
+    for k = 1, n do detached[k] = detach(inputs[k]) end
+    return (record(spec, inputs, n, spec.forward(unpack(detached, 1, n))))
+  end
+end
+
+return {withgradient = withgradient, gradient = gradient, addgradient = addgradient, op = op}

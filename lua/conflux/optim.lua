@@ -1,0 +1,366 @@
+--- Optimisers: rules, schedules, and updates in place.
+--
+-- An optimiser is a rule and its numbers; `opt:setup(model)` makes a state: a plain table with the update count
+-- `step` and, in the model's layout, one or two trees of zeros (`m`, `v`), so that a state can be
+-- replicated, saved and synchronised as any tree.  The rule itself is shared: it sits behind the state's
+-- metatable.  Formulas and defaults are PyTorch's; Lion follows Chen et al., "Symbolic Discovery of Optimization
+-- Algorithms" (2023).
+-- @module conflux.optim
+local core = require "conflux.core"
+local check = require "conflux.check"
+local plans = require "conflux.plan"
+local schedules = require "conflux.schedules"
+
+local C, ffi = core.C, core.ffi
+local settle = core.settle
+local next, rawequal, setmetatable, tostring, type = next, rawequal, setmetatable, tostring, type
+
+local rule_t = ffi.typeof "cfx_rule"
+local pointers_t, doubles_t = ffi.typeof "cfx_tensor *[?]", ffi.typeof "double[?]"
+
+local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of it hands to C
+
+-- ---- optimisers ---------------------------------------------------------------------------------------------
+
+---@class conflux.Optimiser
+---@field name string
+---@field lr number|fun(step: integer): number
+local Optimiser = {}
+Optimiser.__index = Optimiser
+
+---@class conflux.State
+---@field step integer       updates made so far
+---@field lr? number|function in place of the rule's, after optim.adjust
+---@field m? any         a tree like the model: the first moment, a velocity or a sum
+---@field v? any        and the second moment
+---@field decay? table<string, number>  factors of the rule's decay by path, from setup's f
+---@field scale? table<string, number>  factors of the rate by path
+
+local function state_class(opt)
+  return {optimiser = opt, __tostring = function(self)
+    return ("state of %s after %d updates"):format(tostring(opt), self.step)
+  end}
+end
+
+local function optimiser_of(state)
+  local mt = type(state) == "table" and getmetatable(state)
+  return type(mt) == "table" and mt.optimiser or nil
+end
+
+local function number_text(v)
+  return type(v) == "number" and ("%.12g"):format(v) or "schedule"
+end
+
+function Optimiser:__tostring()
+  local parts = {}
+  if self.rule then
+    parts[1] = number_text(self.lr)
+    for _, key in ipairs {"rho", "decay", "eps"} do
+      if self[key] and self[key] ~= 0 then parts[#parts + 1] = ("%s = %s"):format(key, number_text(self[key])) end
+    end
+    if self.betas then
+      parts[#parts + 1] = ("betas = {%s, %s}"):format(number_text(self.betas[1]), number_text(self.betas[2]))
+    end
+  elseif self.limit then
+    parts[1] = number_text(self.limit)
+  end
+  if self.members then
+    for i = 1, #self.members do parts[i] = tostring(self.members[i]) end
+  end
+  return ("%s(%s)"):format(self.name, table.concat(parts, ", "))
+end
+
+local function new(fields)
+  local opt = setmetatable(fields, Optimiser)
+  opt.states = state_class(opt)
+  return opt
+end
+
+-- ---- rules --------------------------------------------------------------------------------------------------
+
+local function check_rate(fname, name, lr)
+  if type(lr) == "function" then return lr end
+  if type(lr) ~= "number" or not (lr >= 0 and lr < math.huge) then
+    check.arg(fname, name, "a rate of 0 or more, or a function of the update count", check.describe(lr))
+  end
+  return lr
+end
+
+local function check_range(fname, name, v, below)
+  if type(v) ~= "number" or not (v >= 0 and v < below) then
+    check.arg(fname, name, below == math.huge and "a number of 0 or more" or ("a number in [0, %g)"):format(below),
+      check.describe(v))
+  end
+  return v
+end
+
+-- Each rule: its defaults, in PyTorch's values.  `place` names the second positional argument, if it has one.
+local RULES = {
+  Descent = {rule = "descent", lr = 0.1},
+  Momentum = {rule = "momentum", lr = 0.01, place = "rho", rho = 0.9},
+  Nesterov = {rule = "nesterov", lr = 0.01, place = "rho", rho = 0.9},
+  RMSProp = {rule = "rmsprop", lr = 0.01, place = "rho", rho = 0.99, eps = 1e-8},
+  Adam = {rule = "adam", lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8},
+  AdamW = {rule = "adamw", lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, decay = 0.01},
+  AdaGrad = {rule = "adagrad", lr = 0.01, eps = 1e-10},
+  AdaDelta = {rule = "adadelta", lr = 1, place = "rho", rho = 0.9, eps = 1e-6},
+  NAdam = {rule = "nadam", lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8},
+  Lion = {rule = "lion", lr = 1e-4, betas = {0.9, 0.99}},
+}
+
+local function known_options(defaults)
+  local known = {"decay"}
+  for _, key in ipairs {"rho", "betas", "eps"} do
+    if defaults[key] then known[#known + 1] = key end
+  end
+  return known
+end
+
+local function check_betas(name, betas)
+  if type(betas) ~= "table" or #betas ~= 2 then check.arg(name, "betas", "a list of two numbers", betas) end
+  return {check_range(name, "betas[1]", betas[1], 1), check_range(name, "betas[2]", betas[2], 1)}
+end
+
+-- Rule(lr?, rho?, {decay =, betas =, eps =}?)
+local function make_rule(name, lr, ...)
+  local defaults = RULES[name]
+  local o, rho
+  if type(lr) == "table" then
+    o, lr = lr, nil
+  elseif defaults.place and type((...)) ~= "table" then
+    rho, o = ...
+  else
+    o = ...
+  end
+  o = check.options(name, o, known_options(defaults))
+  local opt = {name = name, rule = defaults.rule, lr = check_rate(name, "lr", lr == nil and defaults.lr or lr)}
+  opt.decay = check_range(name, "decay", o.decay or defaults.decay or 0, math.huge)
+  if defaults.rho then
+    if rho == nil then rho = o.rho end
+    opt.rho = check_range(name, "rho", rho == nil and defaults.rho or rho, 1)
+  end
+  if defaults.betas then opt.betas = check_betas(name, o.betas or defaults.betas) end
+  if defaults.eps then opt.eps = check_range(name, "eps", o.eps or defaults.eps, math.huge) end
+  return new(opt)
+end
+
+local optim = {}
+
+for name in next, RULES do
+  optim[name] = function(lr, ...) return make_rule(name, lr, ...) end
+end
+
+--- In a Chain, before a rule: scales all gradients together so that their 2-norm is at most `limit`.
+---@param limit number
+function optim.ClipNorm(limit)
+  if type(limit) ~= "number" or limit ~= limit or limit <= 0 then check.arg("ClipNorm", "limit", "a positive number", limit) end
+  return new {name = "ClipNorm", limit = limit}
+end
+
+--- In a Chain, before a rule: cuts each element of the gradients to [-limit, limit].
+---@param limit number
+function optim.ClipValue(limit)
+  if type(limit) ~= "number" or limit ~= limit or limit <= 0 then check.arg("ClipValue", "limit", "a positive number", limit) end
+  return new {name = "ClipValue", limit = limit}
+end
+
+--- One rule behind clipping: Chain(ClipValue(1), ClipNorm(5), Adam(1e-3)).  Both limits may be given, each once.
+function optim.Chain(...)
+  local members = {...}
+  local opt = {name = "Chain", members = members}
+  for i = 1, select("#", ...) do
+    local m = members[i]
+    if getmetatable(m) ~= Optimiser or m.members then
+      check.arg("Chain", tostring(i), "ClipNorm, ClipValue or a rule such as Adam", check.describe(m))
+    end
+    if opt.inner then check.fail("Chain", "%s comes after the rule %s; the rule comes last", m.name, opt.inner.name) end
+    if m.rule then
+      opt.inner = m
+    else
+      if opt[m.name] then check.fail("Chain", "%s is given twice", m.name) end
+      opt[m.name] = m.limit
+      if m.name == "ClipValue" and opt.ClipNorm then
+        check.fail("Chain", "ClipValue comes before ClipNorm: values are cut first, then the norm")
+      end
+    end
+  end
+  if not opt.inner then check.fail("Chain", "no rule: end the chain with one, such as Adam(1e-3)") end
+  opt.lr = opt.inner.lr
+  return new(opt)
+end
+
+-- ---- setup --------------------------------------------------------------------------------------------------
+
+-- The factors that f(path, t) gives, by path; nil where all are 1.
+local function factors(plan, f)
+  if f == nil then return nil, nil end
+  if type(f) ~= "function" then check.arg("setup", "f", "a function of path and tensor", f) end
+  local decay, scale
+  for i = 1, plan.n do
+    local path = plan.paths[i]
+    local o = check.options("setup", f(path, plan.tensors[i]), {"decay", "scale"})
+    if o.decay ~= nil then
+      decay = decay or {}
+      decay[path] = check_range("setup", "decay of '" .. path .. "'", o.decay, math.huge)
+    end
+    if o.scale ~= nil then
+      scale = scale or {}
+      scale[path] = check_range("setup", "scale of '" .. path .. "'", o.scale, math.huge)
+    end
+  end
+  return decay, scale
+end
+
+--- Makes the state of this optimiser for a model: zeros in the model's layout, and the update count 0.
+---@param model any
+---@param f? fun(path: string, t: conflux.Tensor): {decay: number?, scale: number?}?  factors of a parameter's own
+---@return conflux.State
+function Optimiser:setup(model, f)
+  local rule = self.inner or self
+  if not rule.rule then check.fail("setup", "%s is no rule: put it into a Chain with one", self.name) end
+  local plan = plans.of("setup", "model", model)
+  local state = setmetatable({step = 0}, self.states)
+  state.decay, state.scale = factors(plan, f)
+  local count = C.cfx_rule_states(rule.rule)
+  if count < 0 then check.fail("setup", "the C library has no rule '%s'", rule.rule) end
+  if count >= 1 then state.m = plan:zeros() end
+  if count >= 2 then state.v = plan:zeros() end
+  bindings[state] = nil
+  return state
+end
+
+-- ---- update -------------------------------------------------------------------------------------------------
+
+local function fill_rule(opt, clip)
+  local rule, out = opt.inner or opt, rule_t()
+  out.size = ffi.sizeof(rule_t)
+  out.name = rule.rule -- a literal of this module's: anchored
+  out.decay, out.eps = rule.decay, rule.eps or 0
+  if rule.betas then
+    out.beta1, out.beta2 = rule.betas[1], rule.betas[2]
+  elseif rule.rho then
+    out.beta1 = rule.rho
+  end
+  out.clip_norm, out.clip_value = clip.ClipNorm or 0, clip.ClipValue or 0
+  return out
+end
+
+local function factor_array(plan, by_path)
+  if not by_path then return nil end
+  local array = doubles_t(plan.trainable)
+  for k = 1, plan.trainable do
+    local v = by_path[plan.paths[plan.numbers[k]]]
+    array[k - 1] = v == nil and 1 or v
+  end
+  return array
+end
+
+-- A state tree that has no place for a parameter was made for another model, or before a change.
+local function gather_state(plan, tree, which, array, at)
+  local all = pointers_t(plan.n)
+  local missing = plan:gather(tree, all)
+  if missing then
+    check.fail("update", "the state has no place ('%s') for parameter '%s': call setup again", which,
+      plan.paths[missing])
+  end
+  for k = 1, plan.trainable do
+    local i = plan.numbers[k]
+    local s, x = all[i - 1], plan.tensors[i]
+    local same = s._ndim == x._ndim
+    for d = 0, x._ndim - 1 do same = same and s._shape[d] == x._shape[d] end
+    if not same then
+      check.fail("update", "parameter '%s' is %s, its place in the state is not: call setup again", plan.paths[i],
+        check.describe(x))
+    end
+    array[at + k - 1] = s
+  end
+end
+
+local function bind(state, opt, plan, model)
+  local before = bindings[state]
+  local count = C.cfx_rule_states((opt.inner or opt).rule)
+  local binding = {
+    plan = plan, model = model, m = state.m, v = state.v, rule = fill_rule(opt, opt),
+    states = pointers_t(math.max(count, 1) * plan.trainable), handles = {},
+    scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
+  }
+  if before then
+    if not rawequal(before.model, model) then
+      check.fail("update", "this state belongs to another model: call setup again")
+    end
+    for i = 1, plan.n do
+      local path = plan.paths[i]
+      if before.handles[path] and not rawequal(before.handles[path], plan.tensors[i]) then
+        check.fail("update", "parameter '%s' was replaced: call setup again", path)
+      end
+    end
+  end
+  for i = 1, plan.n do binding.handles[plan.paths[i]] = plan.tensors[i] end
+  if count >= 1 then gather_state(plan, state.m, "m", binding.states, 0) end
+  if count >= 2 then gather_state(plan, state.v, "v", binding.states, plan.trainable) end
+  bindings[state] = binding
+  return binding
+end
+
+local function binding_of(state, opt, model)
+  local plan = plans.of("update", "model", model)
+  local binding = bindings[state]
+  if binding and binding.plan == plan and rawequal(binding.model, model) and rawequal(binding.m, state.m)
+    and rawequal(binding.v, state.v) then
+    return binding
+  end
+  return bind(state, opt, plan, model)
+end
+
+local function rate_at(lr, step)
+  if type(lr) == "number" then return lr end
+  local rate = lr(step)
+  if type(rate) ~= "number" or rate ~= rate then
+    check.fail("update", "the schedule gave %s for update %d; expected a number", check.describe(rate), step)
+  end
+  return rate
+end
+
+--- One update of the model's parameters and of the state, in place, by a gradient of the model's structure.
+-- Returns the state and the model.
+---@param state conflux.State
+---@param model any
+---@param gradient any
+---@return conflux.State state, any model
+function optim.update(state, model, gradient)
+  local opt = optimiser_of(state)
+  if not opt then check.arg("update", "state", "a state made by setup", check.describe(state)) end
+  core.at_line()
+  local binding = binding_of(state, opt, model)
+  local plan = binding.plan
+  plan:take_gradient("update", "gradient", gradient)
+  local step = state.step + 1
+  local rule, n = binding.rule, plan.trainable
+  rule.rate = rate_at(state.lr or opt.lr, step)
+  local st = C.cfx_optim_update(rule, step, n, plan.watched, plan.watched_grads, binding.states, binding.scale,
+    binding.decay)
+  if st ~= 0 then
+    settle(st, C.cfx_optim_update, rule, step, n, plan.watched, plan.watched_grads, binding.states, binding.scale,
+      binding.decay)
+  end
+  state.step = step
+  return state, model
+end
+
+--- Changes the rate of a state, a number or a function of the update count.  Returns the state.
+---@param state conflux.State
+---@param o {lr: number|fun(step: integer): number}
+---@return conflux.State
+function optim.adjust(state, o)
+  if not optimiser_of(state) then check.arg("adjust", "state", "a state made by setup", check.describe(state)) end
+  o = check.options("adjust", o, {"lr"})
+  if o.lr == nil then check.fail("adjust", "nothing to adjust: known is lr") end
+  state.lr = check_rate("adjust", "lr", o.lr)
+  return state
+end
+
+for name, schedule in next, schedules do
+  optim[name] = schedule
+end
+
+return optim

@@ -1,0 +1,336 @@
+--- Plans: what a model's gradients and optimiser states are made after.
+--
+-- A plan is worked out once per model and kept while the model's tables and handles stay as they are: its
+-- parameters in the order of their places, the layout that they lie in, and the model's skeleton, after which a
+-- gradient is built without walking the model.  The first plan of a plain model packs its parameters into one
+-- buffer per dtype.  A single tensor, or a tree over parts of layouts or over several devices, is never moved:
+-- the tree gets a layout of its own for gradients and states (one device), or plain tensors (several).
+-- @module conflux.plan
+local core = require "conflux.core"
+local check = require "conflux.check"
+local tree = require "conflux.tree"
+local bit = require "bit"
+
+local C, ffi = core.C, core.ffi
+local settle, is_tensor = core.settle, core.is_tensor
+local band, rawequal, setmetatable, type = bit.band, rawequal, setmetatable, type
+local collectgarbage = collectgarbage
+
+local FROZEN = C.CFX_FLAG_FROZEN
+local MARKS = C.CFX_FLAG_BUFFER + C.CFX_FLAG_FROZEN
+local DEBT = 64 * 2 ^ 20
+local pointers_t = ffi.typeof "cfx_tensor *[?]"
+
+---@class conflux.Plan
+---@field n integer                        parameters, frozen ones included
+---@field tensors conflux.Tensor[]         in the order of their places
+---@field paths string[]
+---@field array ffi.cdata*                 cfx_tensor *[n]: the same handles
+---@field trainable integer                how many are not frozen
+---@field watched ffi.cdata*               cfx_tensor *[trainable]
+---@field layout? ffi.cdata*               of gradients and states; nil: plain tensors
+---@field device? conflux.Device           where all parameters lie; nil: on several
+local Plan = {}
+Plan.__index = Plan
+
+local plans = setmetatable({}, {__mode = "k"}) -- tree.flatten's record -> its plan
+local origins = setmetatable({}, {__mode = "k"}) -- a tree made by a plan -> that plan
+
+-- ---- the skeleton -------------------------------------------------------------------------------------------
+
+-- Lists the tables of `x` (slots: parent slot and key, 0 for the root), the places of each parameter, and the
+-- list positions that hold no parameter.  A table met again is an alias of its slot, so ties stay ties.
+local function skeleton(plan, x, index)
+  local parents, keys, leaves, aliases, holes = {}, {}, {}, {}, {}
+  local slots = {}
+  local function visit(t, parent, key)
+    local slot = #parents + 1
+    slots[t], parents[slot], keys[slot] = slot, parent, key
+    local length = #t
+    for k, v in next, t do
+      local listed = type(k) == "number" and k >= 1 and k <= length
+      if is_tensor(v) and index[v] then
+        leaves[#leaves + 1] = {slot, k, index[v]}
+      elseif type(v) == "table" then
+        if slots[v] then aliases[#aliases + 1] = {slot, k, slots[v]} else visit(v, slot, k) end
+      elseif listed then
+        holes[#holes + 1] = {slot, k}
+      end
+    end
+  end
+  visit(x, 0, nil)
+  plan.parents, plan.keys, plan.leaves, plan.aliases, plan.holes = parents, keys, leaves, aliases, holes
+end
+
+--- A tree of the model's structure that holds `handles[i]` where the model holds parameter i.  What has no
+-- gradient is left out; in a list, `false` keeps its position.
+function Plan:grow(handles)
+  if self.single then return handles[1] end
+  local parents, keys, tables = self.parents, self.keys, {}
+  for slot = 1, #parents do
+    local t = {}
+    tables[slot] = t
+    if slot > 1 then tables[parents[slot]][keys[slot]] = t end
+  end
+  for i = 1, #self.leaves do
+    local leaf = self.leaves[i]
+    tables[leaf[1]][leaf[2]] = handles[leaf[3]]
+  end
+  for i = 1, #self.holes do
+    local hole = self.holes[i]
+    tables[hole[1]][hole[2]] = false
+  end
+  for i = 1, #self.aliases do
+    local alias = self.aliases[i]
+    tables[alias[1]][alias[2]] = tables[alias[3]]
+  end
+  origins[tables[1]] = self
+  return tables[1]
+end
+
+--- Puts the handles of a tree of the model's structure into `array`, in the plan's order.  Returns the number of
+-- the first parameter that it lacks, or nil.
+function Plan:gather(x, array)
+  if self.single then
+    if not is_tensor(x) then return 1 end
+    array[0] = x
+    return nil
+  end
+  local parents, keys, tables = self.parents, self.keys, self.scratch
+  tables[1] = x
+  for slot = 2, #parents do
+    local parent = tables[parents[slot]]
+    tables[slot] = type(parent) == "table" and parent[keys[slot]] or false
+  end
+  local missing
+  for i = 1, #self.leaves do
+    local leaf = self.leaves[i]
+    local t = tables[leaf[1]]
+    local handle = type(t) == "table" and t[leaf[2]]
+    if is_tensor(handle) then
+      array[leaf[3] - 1] = handle
+    elseif not missing or leaf[3] < missing then
+      missing = leaf[3]
+    end
+  end
+  for slot = 1, #parents do tables[slot] = false end
+  return missing
+end
+
+--- Like gather, for a tree that a user hands in: refuses one that lacks a parameter or has a tensor that the
+-- model has not, naming its path.
+function Plan:gather_checked(fname, name, x, array)
+  if type(x) ~= "table" and not is_tensor(x) then
+    check.arg(fname, name, "the structure of the model", type(x) == "nil" and "nothing" or "a " .. type(x))
+  end
+  local missing = self:gather(x, array)
+  if missing then
+    check.fail(fname, "argument '%s': nothing at '%s', where the model has a parameter %s", name, self.paths[missing],
+      check.describe and check.describe(self.tensors[missing]) or tostring(self.tensors[missing].shape))
+  end
+  if origins[x] ~= self and not self.single then
+    local tensors, paths = tree.leaves(x)
+    if #tensors ~= self.n then
+      local known = {}
+      for i = 1, self.n do known[self.paths[i]] = true end
+      for i = 1, #tensors do
+        if not known[paths[i]] then
+          check.fail(fname, "argument '%s': a tensor at '%s', where the model has no parameter", name, paths[i])
+        end
+      end
+    end
+  end
+end
+
+-- ---- layouts ------------------------------------------------------------------------------------------------
+
+local function new_layout(n, array, paths)
+  local names, out = ffi.new("const char *[?]", n), ffi.new "cfx_layout *[1]"
+  for i = 1, n do names[i - 1] = paths[i] end
+  local st = C.cfx_layout_new(n, array, names, out)
+  if st ~= 0 then settle(st, C.cfx_layout_new, n, array, names, out) end
+  return ffi.gc(out[0], C.cfx_layout_free)
+end
+
+-- Moves plain parameters into new flat buffers.  A view that nobody holds any more may still count as one until
+-- it is collected.
+local function pack(layout, device, array)
+  local st = C.cfx_layout_pack(layout, device, array)
+  if st == C.CFX_ESTATE then
+    collectgarbage()
+    collectgarbage()
+    st = C.cfx_layout_pack(layout, device, array)
+  end
+  if st ~= 0 then settle(st, C.cfx_layout_pack, layout, device, array) end
+end
+
+local function one_device(tensors)
+  local device = tensors[1] and C.cfx_tensor_device(tensors[1])
+  for i = 2, #tensors do
+    if C.cfx_tensor_device(tensors[i]) ~= device then return nil end
+  end
+  return device
+end
+
+local function view_key(t)
+  local strides = {}
+  for d = 0, t._ndim - 1 do strides[d + 1] = ("%d/%d"):format(tonumber(t._shape[d]), tonumber(t._stride[d])) end
+  return ("%s:%d:%s"):format(tostring(t._buffer), tonumber(t._offset), table.concat(strides, ","))
+end
+
+-- Tied means the same handle: with two handles on the same values the gradient of one would hide the other's.
+local function refuse_doubles(fname, tensors, paths)
+  local seen = {}
+  for i = 1, #tensors do
+    local key = view_key(tensors[i])
+    if seen[key] then
+      check.fail(fname, "parameters '%s' and '%s' are two handles on the same values; to tie them use one handle "
+        .. "in both places", paths[seen[key]], paths[i])
+    end
+    seen[key] = i
+  end
+end
+
+-- The layout that gradients and states of these parameters take; packs them if they are plain.
+local function find_layout(n, array, tensors, paths, device)
+  local packed = false
+  for i = 1, n do packed = packed or C.cfx_tensor_layout(tensors[i]) ~= nil end
+  if packed then
+    local layout = C.cfx_tensor_layout(tensors[1])
+    if layout ~= nil and C.cfx_layout_holds(layout, n, array) == 1 then return layout end
+  end
+  local layout = new_layout(n, array, paths)
+  if not packed then pack(layout, device, array) end
+  return layout
+end
+
+-- ---- plans --------------------------------------------------------------------------------------------------
+
+local function split_trainable(plan)
+  local watched, flags, trainable = pointers_t(plan.n), {}, 0
+  local numbers = {}
+  for i = 1, plan.n do
+    flags[i] = band(plan.tensors[i]._flags, MARKS)
+    if band(flags[i], FROZEN) == 0 then
+      watched[trainable] = plan.tensors[i]
+      trainable = trainable + 1
+      numbers[trainable] = i
+    end
+  end
+  plan.watched, plan.flags, plan.trainable, plan.numbers = watched, flags, trainable, numbers
+end
+
+local function build(fname, model, tensors, paths)
+  local n = #tensors
+  local plan = setmetatable({n = n, tensors = tensors, paths = paths, single = is_tensor(model)}, Plan)
+  plan.array = core.ptrs(tensors)
+  plan.grads, plan.watched_grads = pointers_t(n), pointers_t(n)
+  plan.device = one_device(tensors)
+  if not plan.single then
+    local index = {}
+    for i = 1, n do index[tensors[i]] = i end
+    skeleton(plan, model, index)
+    plan.scratch = {}
+    refuse_doubles(fname, tensors, paths)
+    if n > 0 and plan.device then plan.layout = find_layout(n, plan.array, tensors, paths, plan.device) end
+  end
+  plan.bytes = 0
+  for i = 1, n do
+    plan.bytes = plan.bytes + tensors[i]:numel() * C.cfx_dtype_size(tensors[i]._dtype)
+  end
+  split_trainable(plan)
+  plan.made = setmetatable({}, {__mode = "v"})
+  return plan
+end
+
+local function marks_hold(plan)
+  local flags, tensors = plan.flags, plan.tensors
+  for i = 1, plan.n do
+    if band(tensors[i]._flags, MARKS) ~= flags[i] then return false end
+  end
+  return true
+end
+
+--- The plan of a model: a tensor, or a tree with at least one parameter.
+---@return conflux.Plan
+local function of(fname, name, model)
+  if is_tensor(model) then
+    if C.cfx_dtype_size(model._dtype) > 0 and model._dtype < C.CFX_FLOAT16 then
+      check.arg(fname, name, "a float tensor or a tree of them", "a tensor of " .. model.dtype)
+    end
+    return build(fname, model, {model}, {""})
+  end
+  if type(model) ~= "table" then check.arg(fname, name, "a tensor or a tree of tensors", "a " .. type(model)) end
+  local record = tree.flatten(model)
+  local plan = plans[record]
+  if plan and marks_hold(plan) then return plan end
+  if record.n == 0 then check.arg(fname, name, "a tree with parameters (float tensors)", "one without any") end
+  plan = build(fname, model, record.tensors, record.paths)
+  plans[record] = plan
+  return plan
+end
+
+-- ---- trees of a plan's form ---------------------------------------------------------------------------------
+
+-- A fresh gradient may take the place of one that nobody holds any more but that was not collected yet.  Small
+-- ones are left to the debt counter.
+local function make_room(plan)
+  local before = plan.made[1]
+  if before and plan.bytes > (core.debt_threshold and core.debt_threshold() or DEBT) then
+    collectgarbage()
+    collectgarbage()
+  end
+end
+
+--- Handles for the plan's parameters, in new buffers of its layout (filled with zeros if `zero`, else gradients to
+-- be written by the tape); empty ones where the plan has no layout and `zero` is not set.
+function Plan:handles(zero)
+  local handles, array = {}, self.grads
+  for i = 1, self.n do
+    local t = core.new()
+    handles[i], array[i - 1] = t, t
+  end
+  if self.layout then
+    local fill = (zero or self.trainable < self.n) and 1 or 0
+    local st = C.cfx_layout_make(self.layout, self.device, -1, fill, array)
+    if st ~= 0 then settle(st, C.cfx_layout_make, self.layout, self.device, -1, fill, array) end
+  else
+    for i = 1, self.n do
+      local x = self.tensors[i]
+      if zero or band(self.flags[i], FROZEN) ~= 0 then
+        local device = C.cfx_tensor_device(x)
+        local st = C.cfx_full(device, x._dtype, x._ndim, x._shape, 0, handles[i])
+        if st ~= 0 then settle(st, C.cfx_full, device, x._dtype, x._ndim, x._shape, 0, handles[i]) end
+      end
+    end
+  end
+  return handles
+end
+
+--- A tree of zeros of the model's form: an optimiser's state.
+function Plan:zeros()
+  return self:grow(self:handles(true))
+end
+
+--- The handles of a gradient to be: its tree, and in `watched_grads` those of the trainable parameters.
+function Plan:gradient()
+  make_room(self)
+  local handles = self:handles(false)
+  for k = 1, self.trainable do self.watched_grads[k - 1] = handles[self.numbers[k]] end
+  local g = self:grow(handles)
+  self.made[1] = g
+  return g
+end
+
+--- Puts the trainable part of a gradient tree into `watched_grads`, after checking it.
+function Plan:take_gradient(fname, name, g)
+  self:gather_checked(fname, name, g, self.grads)
+  for k = 1, self.trainable do self.watched_grads[k - 1] = self.grads[self.numbers[k] - 1] end
+end
+
+--- Is x a parameter of the plan's model, at place i?
+function Plan:has(i, x)
+  return rawequal(self.tensors[i], x)
+end
+
+return {of = of, new_layout = new_layout}

@@ -1,0 +1,216 @@
+--- The scheduler: withdevices, and the lists by device that it returns.
+--
+-- withdevices runs a closure once per device, each in a coroutine of the one Lua state with that device as the
+-- default.  Operations only enqueue, so a closure gives way only where it reads a value: core.read_wait asks
+-- `on_wait` here, which yields to the scheduler if the closure's own coroutine is running.  The scheduler knows
+-- two kinds of yields: its own (marked WAIT), and those of the closure itself, which it passes outward.
+-- @module conflux.scheduler
+local core = require "conflux.core"
+local check = require "conflux.check"
+
+local C = core.C
+local create, resume, running, yield = coroutine.create, coroutine.resume, coroutine.running, coroutine.yield
+local isyieldable = coroutine.isyieldable
+local error, rawget, select, setmetatable, tostring, type, unpack =
+  error, rawget, select, setmetatable, tostring, type, unpack
+
+local WAIT, DONE = {}, {} -- what a pooled coroutine yields first: it waits for a value; its closure has returned
+
+-- ---- lists by device ----------------------------------------------------------------------------------------
+
+---@class conflux.Replicas
+---@field n integer                   how many there are
+---@field devices conflux.Device[]    where each lies
+local Replicas = {}
+
+-- By position the copies are the table's own; by device, or a device's name, they are found here.
+function Replicas.__index(self, key)
+  local devices = rawget(self, "devices")
+  if not devices or not (type(key) == "string" or core.is_device(key)) then return nil end
+  local i = check.position(devices, key)
+  return i and rawget(self, i)
+end
+
+local function names(devices)
+  local list = {}
+  for i = 1, #devices do list[i] = tostring(devices[i]) end
+  return table.concat(list, ", ")
+end
+
+function Replicas.__tostring(self)
+  return ("%d replicas on [%s]"):format(self.n, names(self.devices))
+end
+
+local function new_list(devices)
+  return setmetatable({n = #devices, devices = devices}, Replicas)
+end
+
+-- ---- the scheduler ------------------------------------------------------------------------------------------
+
+-- A coroutine runs closure after closure; it is dropped if one raises or is left hanging.
+local pool = {}
+
+local function give_way(...)
+  return yield(DONE, ...)
+end
+
+local function body(f, i, device)
+  while true do
+    f, i, device = give_way(f(i, device))
+  end
+end
+
+-- Called where a value is read.  Yields once to the scheduler of the closure whose own coroutine is running.
+local function on_wait()
+  local task = core.task
+  if task and running() == task.co and isyieldable() then yield(WAIT) end
+end
+core.on_wait = on_wait
+
+-- What the scheduler's caller sees as default; taken again each time the scheduler gets control from outside.
+local function leave(run)
+  core.task = run.task
+  core.set_default(run.device, run.stream)
+end
+
+local function enter(run)
+  run.task, run.device, run.stream = core.task, core.default_device(), core.stream()
+end
+
+local advance
+
+-- Takes what a resume of the task returned.  Returns true while the task is not done.
+local function took(run, task, ok, kind, ...)
+  leave(run)
+  if not ok then
+    task.done, task.failed, task.problem = true, true, kind
+    return false
+  end
+  if kind == WAIT then return true end
+  if kind == DONE then
+    if #pool < 64 then pool[#pool + 1] = task.co end
+    task.done, task.count = true, select("#", ...)
+    if task.count == 1 then task[1] = (...) else task.results = {...} end
+    return false
+  end
+  -- A yield of the closure's own: it belongs to the caller of withdevices.
+  if not isyieldable() then
+    task.done, task.failed, task.problem = true, true, "attempt to yield outside a coroutine"
+    return false
+  end
+  return advance(run, task, yield(kind, ...))
+end
+
+-- Runs the task until it waits or is done.
+function advance(run, task, ...)
+  enter(run)
+  core.task = task
+  core.set_default(task.device, task.i)
+  return took(run, task, resume(task.co, ...))
+end
+
+local function start(run, f, i, device)
+  local co = pool[#pool]
+  pool[#pool] = nil
+  local task = {co = co or create(body), i = i, device = device, done = false}
+  run[i] = task
+  return advance(run, task, f, i, device)
+end
+
+local function interrupted(task)
+  return task.failed and type(task.problem) == "string" and task.problem:find "interrupted!$" ~= nil
+end
+
+-- One pass in device order over what waits; before it, a scheduler inside another one's closure gives way.
+local function drive(run, first, last)
+  local waiting = true
+  while waiting do
+    on_wait()
+    waiting = false
+    for i = first, last do
+      local task = run[i]
+      if not task.done and advance(run, task) then waiting = true end
+      if interrupted(task) then return true end
+    end
+  end
+end
+
+local function run_all(run, f, devices, async)
+  local n = #devices
+  for i = 1, n do
+    local waits = start(run, f, i, devices[i])
+    if interrupted(run[i]) then return end
+    if not async then
+      if waits and drive(run, i, i) then return end
+      local st = C.cfx_sync(core.context(), devices[i])
+      if st ~= 0 and not run[i].failed then
+        run[i].failed, run[i].problem = true, core.failure()
+      end
+    elseif waits then
+      run.waits = true
+    end
+  end
+  if run.waits then drive(run, 1, n) end
+end
+
+-- The first failure in device order, naming its device.
+local function raise_first(run, n)
+  for i = 1, n do
+    local task = run[i]
+    if task and task.failed then
+      local problem = task.problem
+      if type(problem) ~= "string" or interrupted(task) then error(problem, 0) end
+      problem = ("%s (on %s)"):format(problem, tostring(task.device))
+      if problem:find "^conflux[.:]" then core.raise(problem) end
+      error(problem, 0)
+    end
+  end
+end
+
+local function collect(run, devices)
+  local n, count = #devices, 0
+  for i = 1, n do
+    if run[i].count > count then count = run[i].count end
+  end
+  local lists = {}
+  for k = 1, count do
+    local list = new_list(devices)
+    for i = 1, n do
+      local task = run[i]
+      if task.results then list[i] = task.results[k] elseif k == 1 then list[i] = task[1] end
+    end
+    lists[k] = list
+  end
+  return unpack(lists, 1, count)
+end
+
+--- Runs `f(i, device)` once per device, each with that device (and a random stream of its own) as the default.
+--
+-- The closures run in device order, each until it reads a value that is still being computed; then the others go
+-- on.  Returns one list per result of f, indexed by position or device.  If closures raise, the others run to
+-- their end, and the first error in device order is raised.
+---@param f fun(i: integer, device: conflux.Device): any ...
+---@param devices? (conflux.Device|string)[]|conflux.Replicas  default: `cf.devices()`
+---@param options? {async: boolean} async = false drains each device before the next closure starts
+---@return conflux.Replicas ...
+local function withdevices(f, devices, options)
+  if type(f) ~= "function" then check.arg("withdevices", "f", "a function", f) end
+  if options == nil and type(devices) == "table" and rawget(devices, "async") ~= nil and #devices == 0
+    and not rawget(devices, "devices") then
+    devices, options = nil, devices
+  end
+  if type(devices) == "table" and rawget(devices, "devices") then devices = devices.devices end
+  devices = check.devices("withdevices", "devices", devices)
+  local async = true
+  if options ~= nil then
+    check.options("withdevices", options, {"async"})
+    if options.async ~= nil then async = check.boolean("withdevices", "async", options.async) end
+  end
+  local run = {}
+  enter(run)
+  run_all(run, f, devices, async ~= false)
+  raise_first(run, #devices)
+  return collect(run, devices)
+end
+
+return {withdevices = withdevices, list = new_list}

@@ -1,0 +1,246 @@
+--- Shapes: views in another shape, and copies side by side.
+-- @module conflux.shape
+local core   = require "conflux.core"
+local check  = require "conflux.check"
+local tensor = require "conflux.tensor"
+
+local C, ffi = core.C, core.ffi
+local istype, tensor_t = ffi.istype, core.tensor_t
+local new, settle = core.new, core.settle
+local slice, wrong = tensor.slice, check.arg
+local tonumber, tostring, type = tonumber, tostring, type
+local min = math.min
+
+local Tensor = core.methods
+
+local size_array = check.size_array
+local dim_array = ffi.new "int32_t[8]"
+
+--- The same elements in another shape, a view where there is one.  One size may be -1.
+---@param ... integer|integer[]
+---@return conflux.Tensor
+function Tensor.reshape(x, a, b, c, d, e, f, g, h, i)
+  if not istype(tensor_t, x) then wrong("reshape", "x", "a tensor", x) end
+  local n, o = check.sizes("reshape", -1, a, b, c, d, e, f, g, h, i)
+  if o then check.options("reshape", o, {}) end
+  local out = new()
+  local st = C.cfx_reshape(x, n, size_array, out)
+  if st ~= 0 then settle(st, C.cfx_reshape, x, n, size_array, out) end
+  return out
+end
+
+--- Stretches dimensions of size 1 to the sizes given, and adds dimensions in front: a view.  -1 keeps a size.
+---@param ... integer|integer[]
+---@return conflux.Tensor
+function Tensor.expand(x, a, b, c, d, e, f, g, h, i)
+  if not istype(tensor_t, x) then wrong("expand", "x", "a tensor", x) end
+  local n, o = check.sizes("expand", -1, a, b, c, d, e, f, g, h, i)
+  if o then check.options("expand", o, {}) end
+  local out = new()
+  local st = C.cfx_expand(x, n, size_array, out)
+  if st ~= 0 then settle(st, C.cfx_expand, x, n, size_array, out) end
+  return out
+end
+
+--- Copies side by side: so many along each dimension.
+---@param ... integer|integer[] one count per dimension
+---@return conflux.Tensor
+function Tensor.tile(x, a, b, c, d, e, f, g, h, i)
+  if not istype(tensor_t, x) then wrong("tile", "x", "a tensor", x) end
+  local n, o = check.sizes("tile", 0, a, b, c, d, e, f, g, h, i)
+  if o then check.options("tile", o, {}) end
+  if n ~= x._ndim then wrong("tile", "counts", ("%d counts, one per dimension"):format(x._ndim), tostring(n)) end
+  local out = new()
+  local st = C.cfx_tile(x, size_array, out)
+  if st ~= 0 then settle(st, C.cfx_tile, x, size_array, out) end
+  return out
+end
+
+--- Exchanges two dimensions: a view.
+---@param a integer
+---@param b integer
+---@return conflux.Tensor
+function Tensor.transpose(x, a, b)
+  if not istype(tensor_t, x) then wrong("transpose", "x", "a tensor", x) end
+  a, b = check.dim("transpose", "a", a, x._ndim), check.dim("transpose", "b", b, x._ndim)
+  local out = new()
+  local st = C.cfx_transpose(x, a, b, out)
+  if st ~= 0 then settle(st, C.cfx_transpose, x, a, b, out) end
+  return out
+end
+
+--- A matrix with its two dimensions exchanged: a view.
+---@return conflux.Tensor
+function Tensor.t(x)
+  if not istype(tensor_t, x) then wrong("t", "x", "a tensor", x) end
+  if x._ndim ~= 2 then wrong("t", "x", "a tensor of 2 dimensions", x) end
+  local out = new()
+  local st = C.cfx_transpose(x, 0, 1, out)
+  if st ~= 0 then settle(st, C.cfx_transpose, x, 0, 1, out) end
+  return out
+end
+
+-- Dimensions given one by one or as a list, from 0, into dim_array; returns their number.
+local function read_dims(fname, x, first, ...)
+  local dims = type(first) == "table" and first or {first, ...}
+  dims = check.dims(fname, "dims", dims, x._ndim)
+  for k = 1, #dims do
+    dim_array[k - 1] = dims[k]
+  end
+  return #dims
+end
+
+--- The dimensions in another order: a view.
+---@param ... integer|integer[] all dimensions
+---@return conflux.Tensor
+function Tensor.permute(x, ...)
+  if not istype(tensor_t, x) then wrong("permute", "x", "a tensor", x) end
+  local n = read_dims("permute", x, ...)
+  if n ~= x._ndim then wrong("permute", "dims", ("%d dimensions"):format(x._ndim), tostring(n)) end
+  local out = new()
+  local st = C.cfx_permute(x, n, dim_array, out)
+  if st ~= 0 then settle(st, C.cfx_permute, x, n, dim_array, out) end
+  return out
+end
+
+--- Reverses the order along the dimensions given, or along all: a copy.
+---@param ... integer|integer[]
+---@return conflux.Tensor
+function Tensor.flip(x, ...)
+  if not istype(tensor_t, x) then wrong("flip", "x", "a tensor", x) end
+  local n = read_dims("flip", x, ...)
+  if n == 0 then
+    n = x._ndim
+    for d = 0, n - 1 do dim_array[d] = d end
+  end
+  local out = new()
+  local st = C.cfx_flip(x, n, dim_array, out)
+  if st ~= 0 then settle(st, C.cfx_flip, x, n, dim_array, out) end
+  return out
+end
+
+--- Drops dimension `d`, which has size 1, or all dimensions of size 1: a view.
+---@param d? integer
+---@return conflux.Tensor
+function Tensor.squeeze(x, d)
+  if not istype(tensor_t, x) then wrong("squeeze", "x", "a tensor", x) end
+  local out = new()
+  local st
+  if d ~= nil then
+    d = check.dim("squeeze", "d", d, x._ndim)
+    st = C.cfx_squeeze(x, d, out)
+  else
+    local n = 0
+    for k = 0, x._ndim - 1 do
+      if x._shape[k] ~= 1 then
+        size_array[n] = x._shape[k]
+        n = n + 1
+      end
+    end
+    st = C.cfx_reshape(x, n, size_array, out)
+  end
+  if st ~= 0 then settle(st) end
+  return out
+end
+
+--- Adds a dimension of size 1 that becomes dimension `d`: a view.
+---@param d integer
+---@return conflux.Tensor
+function Tensor.unsqueeze(x, d)
+  if not istype(tensor_t, x) then wrong("unsqueeze", "x", "a tensor", x) end
+  d = check.dim("unsqueeze", "d", d, x._ndim + 1)
+  local out = new()
+  local st = C.cfx_unsqueeze(x, d, out)
+  if st ~= 0 then settle(st, C.cfx_unsqueeze, x, d, out) end
+  return out
+end
+
+--- Adds elements around: `widths` has one entry per dimension, `{before, after}`, or one number for both sides.
+--
+--     x:pad({{1, 1}, {0, 2}})           -- of 2 dimensions
+--     x:pad({0, 1, 1, 0}, {value = -1}) -- height and width of NHWC images
+---@param widths (integer|integer[])[]
+---@param o? {value: number}          default: 0
+---@return conflux.Tensor
+function Tensor.pad(x, widths, o)
+  if not istype(tensor_t, x) then wrong("pad", "x", "a tensor", x) end
+  o = check.options("pad", o, {"value"})
+  local value, ndim = o.value or 0, x._ndim
+  check.number("pad", "value", value)
+  if type(widths) ~= "table" or #widths ~= ndim then
+    wrong("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
+      type(widths) == "table" and ("a list of %d"):format(#widths) or widths)
+  end
+  local before, after = ffi.new "int64_t[8]", ffi.new "int64_t[8]"
+  for d = 1, ndim do
+    local width = widths[d]
+    local a, b = width, width
+    if type(width) == "table" then a, b = width[1], width[2] end
+    local name = ("widths[%d]"):format(d)
+    before[d - 1], after[d - 1] = check.integer("pad", name, a, 0), check.integer("pad", name, b, 0)
+  end
+  local out = new()
+  local st = C.cfx_pad(x, before, after, value, out)
+  if st ~= 0 then settle(st, C.cfx_pad, x, before, after, value, out) end
+  return out
+end
+
+--- Cuts dimension `d` into views of `size` elements, the last of what remains; or of the sizes listed.
+---@param size integer|integer[]
+---@param d? integer              default: 1
+---@return conflux.Tensor[]
+function Tensor.split(x, size, d)
+  if not istype(tensor_t, x) then wrong("split", "x", "a tensor", x) end
+  d = check.dim("split", "d", d or 1, x._ndim)
+  local total, parts, at = tonumber(x._shape[d]), {}, 0
+  if type(size) == "table" then
+    check.shape("split", "size", size)
+    local sum = 0
+    for k = 1, #size do sum = sum + size[k] end
+    if sum ~= total then wrong("split", "size", ("sizes that add up to %d"):format(total), tostring(sum)) end
+  else
+    check.integer("split", "size", size, 1)
+  end
+  while at < total or (type(size) == "table" and #parts < #size) do
+    local n = type(size) == "table" and size[#parts + 1] or min(size, total - at)
+    parts[#parts + 1] = slice(x, d, at, n, 1)
+    at = at + n
+  end
+  return parts
+end
+
+-- The addresses of a list of tensors, and its length.
+local function read_list(fname, list)
+  if type(list) ~= "table" then wrong(fname, "list", "a list of tensors", list) end
+  if #list == 0 then wrong(fname, "list", "at least one tensor", "none") end
+  for k = 1, #list do check.tensor(fname, ("list[%d]"):format(k), list[k]) end
+  return core.ptrs(list), #list
+end
+
+--- Joins tensors along a dimension that they have.
+---@param list conflux.Tensor[]
+---@param d? integer           default: 1
+---@return conflux.Tensor
+local function concat(list, d)
+  local array, n = read_list("concat", list)
+  d = check.dim("concat", "d", d or 1, list[1]._ndim)
+  local out = new()
+  local st = C.cfx_concat(n, array, d, out)
+  if st ~= 0 then settle(st, C.cfx_concat, n, array, d, out) end
+  return out
+end
+
+--- Joins tensors of one shape along a new dimension.
+---@param list conflux.Tensor[]
+---@param d? integer           default: 1
+---@return conflux.Tensor
+local function stack(list, d)
+  local array, n = read_list("stack", list)
+  d = check.dim("stack", "d", d or 1, list[1]._ndim + 1)
+  local out = new()
+  local st = C.cfx_stack(n, array, d, out)
+  if st ~= 0 then settle(st, C.cfx_stack, n, array, d, out) end
+  return out
+end
+
+return {concat = concat, stack = stack}
