@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
-#include "tensor/layout.h"
+#include "tensor/stretch.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------- */
 
@@ -58,39 +58,6 @@ static void parts_free(parts *p) {
 
 static int64_t offset_of(const cfx_tensor *x) { return x->_offset * cfx_dtype_size(x->_dtype); }
 
-/* qsort: by buffer, then by place. */
-static int by_place(const void *a, const void *b) {
-    const cfx_tensor *const x = **(cfx_tensor *const *const *)a, *const y = **(cfx_tensor *const *const *)b;
-    if (x->_buffer != y->_buffer) return (uintptr_t)x->_buffer < (uintptr_t)y->_buffer ? -1 : 1;
-    return x->_offset < y->_offset ? -1 : x->_offset > y->_offset;
-}
-
-/* Whether the leaf at `next` continues the part in every replica: behind it, with nothing but a gap of zeros. */
-static bool continues(const cf_part *part, int32_t replicas, cfx_tensor *const *next) {
-    const int64_t size = cfx_dtype_size(part->dtype);
-    if (next[0]->_dtype != part->dtype) return false;
-    for (int32_t r = 0; r < replicas; r++) {
-        const cfx_tensor *x = next[(int64_t)r * part->stride];
-        const int64_t end = part->offset[r] + part->n * size;
-        const int64_t aligned = (end + CF_ALIGN - 1) / CF_ALIGN * CF_ALIGN;
-        if (x->_buffer != cf_part_buffer(part, r) || !x->_buffer->layout || offset_of(x) != aligned ||
-            aligned - part->offset[r] != (part->n * size + CF_ALIGN - 1) / CF_ALIGN * CF_ALIGN)
-            return false;
-    }
-    return true;
-}
-
-static bool repeats(const cf_part *part, int32_t replicas, cfx_tensor *const *next) {
-    for (int32_t r = 0; r < replicas; r++) {
-        const cfx_tensor *x = next[(int64_t)r * part->stride];
-        const int64_t end = offset_of(x) + cf_numel(x) * cfx_dtype_size(x->_dtype);
-        if (x->_buffer != cf_part_buffer(part, r) || offset_of(x) < part->offset[r] ||
-            end > part->offset[r] + part->n * cfx_dtype_size(part->dtype))
-            return false;
-    }
-    return true;
-}
-
 static cfx_status add_part(parts *p, const cf_part *like) {
     if (p->n == p->room) {
         const int32_t room = p->room ? p->room * 2 : 16;
@@ -134,35 +101,21 @@ static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replic
     return CFX_OK;
 }
 
-/* Leaves, by their place in the first replica, joined into the longest stretches. */
+/* The replicas' stretches, cut into parts. */
 static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, parts *out) {
-    void *memory;
-    CF_TRY(cf_alloc((size_t)n * sizeof(void *) + (size_t)replicas * sizeof(int64_t), &memory));
-    cfx_tensor *const **order = memory;
-    int64_t *offset = (int64_t *)(order + n);
-    int32_t used = 0;
-    for (int32_t k = 0; k < n; k++)
-        if (cf_numel(leaves[k])) order[used++] = &leaves[k];
-    qsort(order, (size_t)used, sizeof *order, by_place);
-    cf_part part = {.stride = n, .offset = offset};
+    cf_stretch *stretches;
+    int32_t count;
+    int64_t offset[CF_MAX_DEVICES];
+    CF_TRY(cf_stretches(replicas, n, leaves, NULL, &stretches, &count));
     cfx_status status = CFX_OK;
-    for (int32_t k = 0; k < used && status == CFX_OK; k++) {
-        cfx_tensor *const *next = order[k];
-        if (part.handles && repeats(&part, replicas, next)) continue; /* tied */
-        if (part.handles && continues(&part, replicas, next)) {
-            const int64_t size = cfx_dtype_size(part.dtype);
-            part.n = (offset_of(next[0]) - part.offset[0]) / size + cf_numel(next[0]);
-            continue;
-        }
-        if (part.handles) status = cut_at_buckets(out, &part, replicas);
-        part.handles = next;
-        part.n = cf_numel(next[0]);
-        part.dtype = next[0]->_dtype;
-        part.bucket = -1;
-        for (int32_t r = 0; r < replicas; r++) offset[r] = offset_of(next[(int64_t)r * n]);
+    for (int32_t k = 0; k < count && status == CFX_OK; k++) {
+        cfx_tensor *const *handles = &leaves[stretches[k].leaf];
+        for (int32_t r = 0; r < replicas; r++) offset[r] = offset_of(handles[(int64_t)r * n]);
+        const cf_part part = {.n = stretches[k].n, .dtype = handles[0]->_dtype, .bucket = -1, .handles = handles,
+                              .stride = n, .offset = offset};
+        status = cut_at_buckets(out, &part, replicas);
     }
-    if (status == CFX_OK && part.handles) status = cut_at_buckets(out, &part, replicas);
-    free(memory);
+    free(stretches);
     return status;
 }
 

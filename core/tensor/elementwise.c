@@ -58,7 +58,7 @@ CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double 
     CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x},
                                     .p = {p0, p1}}));
     const cf_backward backward = cf_gradients[op];
-    cf_node *node;
+    cf_node *node = NULL;
     if (!backward || !x->_tape) return CFX_OK;
     CF_TRY(cf_record((cf_op)op, backward, 1, &x, out, &node));
     if (!node) return CFX_OK;
@@ -106,7 +106,7 @@ cfx_status cf_grad_from_input(cfx_tape *tape, cf_node *node, const cfx_tensor *d
 /* ---- binary ----------------------------------------------------------------------------------------- */
 
 static cfx_status run_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
-    int32_t ndim;
+    int32_t ndim = 0;
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor x, y;
     const char *name = cf_op_table[op].name;
@@ -125,7 +125,7 @@ CFX_API cfx_status cfx_binary(int32_t op, const cfx_tensor *a, const cfx_tensor 
     CF_TRY(check_op("binary", op, CF_BINARY));
     CF_TRY(run_binary(op, a, b, out));
     if (!cf_gradients[op] || (!a->_tape && !b->_tape)) return CFX_OK;
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_record((cf_op)op, cf_gradients[op], 2, (const cfx_tensor *[]){a, b}, out, &node));
     if (!node || op == CF_OP_add || op == CF_OP_sub) return CFX_OK;
     cf_save(node, a);
@@ -152,7 +152,7 @@ CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, 
     CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)a},
                                     .p = {b}, .i = {reversed}}));
     if (!cf_gradients[op] || !a->_tape) return CFX_OK;
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_record((cf_op)op, cf_gradients[op], 1, &a, out, &node));
     if (!node) return CFX_OK;
     node->p[0] = b;
@@ -239,10 +239,10 @@ cfx_status cf_grad_minimum(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) 
 /* ---- where ------------------------------------------------------------------------------------------ */
 
 CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
-    int32_t ndim;
+    int32_t ndim = 0;
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor c, x, y, both;
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("where", "condition", condition));
     CF_TRY(cf_check_tensor("where", "a", a));
     CF_TRY(cf_check_tensor("where", "b", b));

@@ -72,7 +72,7 @@ static cfx_status run_dropout(const cfx_tensor *x, double p, const int64_t rng[3
 
 CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out) {
     int64_t rng[3];
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("dropout", "x", x));
     if (!cf_is_float(x->_dtype))
         return cf_fail(CFX_EARG, "dropout: argument 'x': expected a float tensor, got %s", cfx_dtype_name(x->_dtype));
@@ -103,7 +103,7 @@ static cfx_status copy_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
 }
 
 static cfx_status copy_to(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_new(device, dtype, x->_ndim, x->_shape, out));
     CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}}));
     return cf_record(CF_OP_copy, copy_backward, 1, &x, out, &node);
@@ -173,7 +173,7 @@ static cfx_status check_concat(int32_t n, const cfx_tensor *const *xs, int32_t *
 CFX_API cfx_status cfx_concat(int32_t n, const cfx_tensor *const *xs, int32_t dim, cfx_tensor *out) {
     int64_t shape[CFX_MAX_DIMS], at = 0;
     int32_t dtype = 0;
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(check_concat(n, xs, &dim, &dtype, shape));
     CF_TRY(cf_new(cf_device(xs[0]), dtype, xs[0]->_ndim, shape, out));
     cfx_status status = CFX_OK;
@@ -231,7 +231,7 @@ static cfx_status flip_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
 }
 
 CFX_API cfx_status cfx_flip(const cfx_tensor *x, int32_t ndims, const int32_t *dims, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     int64_t bits = 0;
     CF_TRY(cf_check_tensor("flip", "x", x));
     cfx_tensor back = *x; /* borrowed; runs backwards along the dimensions */
@@ -267,7 +267,7 @@ static cfx_status pad_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *
 CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int64_t *after, double value,
                            cfx_tensor *out) {
     int64_t shape[CFX_MAX_DIMS];
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("pad", "x", x));
     for (int d = 0; d < x->_ndim; d++) {
         if (before[d] < 0 || after[d] < 0)

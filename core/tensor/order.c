@@ -19,7 +19,7 @@ static cfx_status run_along(cf_op op, int dtype, int32_t dim, cfx_tensor *out, c
 }
 
 CFX_API cfx_status cfx_softmax(int32_t op, const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     if (op != CF_OP_softmax && op != CF_OP_logsoftmax) return cf_fail(CFX_EARG, "softmax: there is no such operation (%d)", op);
     const char *name = cf_op_table[op].name;
     CF_TRY(cf_check_tensor(name, "x", x));
@@ -57,7 +57,7 @@ static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n
                            cfx_tensor *ids) {
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor from, to, to_ids;
-    cf_node *node;
+    cf_node *node = NULL;
     memcpy(shape, x->_shape, sizeof shape);
     shape[dim] = n;
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, shape, values));
@@ -102,7 +102,7 @@ CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending
 /* ---- triangles and one-hot rows --------------------------------------------------------------------- */
 
 CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("tri", "x", x));
     if (x->_ndim < 2) return cf_fail(CFX_EARG, "tri: expected 2 dimensions or more, got %d", x->_ndim);
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));

@@ -104,7 +104,7 @@ static cfx_status matmul_tall(const cfx_tensor *a, const cfx_tensor *b, cfx_tens
 }
 
 CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(check_matmul(a, b));
     if (a->_ndim == 1 || b->_ndim == 1) return matmul_vector(a, b, out);
     if (a->_ndim > 2 && b->_ndim == 2 && a->_shape[a->_ndim - 1] > 0 && cf_numel(a) > 0) return matmul_tall(a, b, out);
@@ -201,7 +201,7 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
 
 CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias, int32_t act,
                              cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     cfx_tensor rows = {0};
     CF_TRY(check_dense(x, weight, bias));
     if (act >= 0 && (act >= CF_OPS || cf_op_table[act].family != CF_UNARY))

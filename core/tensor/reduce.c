@@ -72,7 +72,7 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor in, made = {0};
     split s;
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor(name, "x", x));
     CF_TRY(split_dims(name, x, ndims, dims, &s));
     const bool id = op == CF_OP_argmax || op == CF_OP_argmin;
@@ -246,7 +246,7 @@ cfx_status cf_grad_var(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
 CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y, double param, int32_t reduction,
                             cfx_tensor *out) {
     char have[256], want[256];
-    cf_node *node;
+    cf_node *node = NULL;
     if (op < 0 || op >= CF_OPS || cf_op_table[op].family != CF_LOSS)
         return cf_fail(CFX_EARG, "loss: there is no such operation (%d)", op);
     const char *name = cf_op_table[op].name;

@@ -17,7 +17,7 @@ static cfx_status check_ids(const char *name, const cfx_tensor *x, const cfx_ten
 CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
     int64_t shape[2 * CFX_MAX_DIMS];
     cfx_tensor packed = {0};
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(check_ids("index", x, ids));
     CF_TRY(cf_check_dim("index", x->_ndim, &dim));
     const int ndim = x->_ndim - 1 + ids->_ndim;
@@ -76,7 +76,7 @@ static cfx_status check_gather(const char *name, const cfx_tensor *x, int32_t *d
 
 CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
     cfx_tensor packed = {0};
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(check_gather("gather", x, &dim, ids));
     CF_TRY(cfx_contiguous(ids, &packed));
     cfx_status status = cf_new(cf_device(x), x->_dtype, ids->_ndim, ids->_shape, out);

@@ -88,7 +88,7 @@ cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *
         return cf_fail(CFX_ESTATE, "%s: a backward function cannot be differentiated; detach its inputs",
                        cf_op_table[op].name);
     }
-    cf_node *fresh;
+    cf_node *fresh = NULL;
     cfx_status status = node_new(tape, &fresh);
     if (status == CFX_OK && nin > CF_NODE_INPUTS) {
         void *more = NULL;
@@ -160,7 +160,7 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
     tape->id = ++context->next_tape;
     tape->leaves = n;
     for (int32_t i = 0; i < n; i++) {
-        cf_node *node;
+        cf_node *node = NULL;
         const cfx_status status = node_new(tape, &node);
         if (status != CFX_OK) {
             free(tape->nodes);
@@ -424,7 +424,7 @@ static cfx_status custom_backward(cfx_tape *tape, cf_node *node, const cfx_tenso
 }
 
 CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("op", "result", out));
     if (cf_watched(out)) return cf_fail(CFX_ESTATE, "op: the result is recorded already");
     CF_TRY(cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node));

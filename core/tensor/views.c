@@ -69,7 +69,7 @@ static cfx_status record_view(const cfx_tensor *x, cf_backward backward, cfx_ten
 }
 
 static cfx_status record_place(const cfx_tensor *x, int64_t dim, int64_t start, int64_t step, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(record_view(x, place_backward, out, &node));
     if (!node) return CFX_OK;
     node->i[0] = dim;
@@ -142,7 +142,7 @@ bad:
 
 CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     int64_t full[CFX_MAX_DIMS], stride[CFX_MAX_DIMS];
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("reshape", "x", x));
     CF_TRY(resolve(x, ndim, shape, full));
     if (!strides_for(x, ndim, full, stride)) {
@@ -160,7 +160,7 @@ CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t 
 }
 
 CFX_API cfx_status cfx_permute(const cfx_tensor *x, int32_t ndim, const int32_t *dims, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     uint8_t order[CFX_MAX_DIMS] = {0}, seen[CFX_MAX_DIMS] = {0};
     CF_TRY(cf_check_tensor("permute", "x", x));
     if (ndim != x->_ndim) return cf_fail(CFX_EARG, "permute: expected %d dimensions, got %d", x->_ndim, ndim);
@@ -227,7 +227,7 @@ CFX_API cfx_status cfx_select(const cfx_tensor *x, int32_t dim, int64_t i, cfx_t
 }
 
 CFX_API cfx_status cfx_squeeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("squeeze", "x", x));
     CF_TRY(cf_check_dim("squeeze", x->_ndim, &dim));
     if (x->_shape[dim] != 1)
@@ -239,7 +239,7 @@ CFX_API cfx_status cfx_squeeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out
 }
 
 CFX_API cfx_status cfx_unsqueeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("unsqueeze", "x", x));
     CF_TRY(cf_check_dim("unsqueeze", x->_ndim + 1, &dim));
     if (x->_ndim == CFX_MAX_DIMS)
@@ -257,7 +257,7 @@ CFX_API cfx_status cfx_unsqueeze(const cfx_tensor *x, int32_t dim, cfx_tensor *o
 
 CFX_API cfx_status cfx_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     char have[256], want[192];
-    cf_node *node;
+    cf_node *node = NULL;
     CF_TRY(cf_check_tensor("expand", "x", x));
     const int lead = ndim - x->_ndim;
     bool fits = lead >= 0 && ndim <= CFX_MAX_DIMS;

@@ -118,6 +118,23 @@ function check.dtype(fname, name, v)
   return number
 end
 
+-- What integers hold, by the number of their dtype; 2^63 - 1024 is the largest Lua number below 2^63.
+local lowest = {[core.dtype.uint8] = 0, [core.dtype.int32] = -2 ^ 31, [core.dtype.int64] = -2 ^ 63}
+local highest = {[core.dtype.uint8] = 255, [core.dtype.int32] = 2 ^ 31 - 1, [core.dtype.int64] = 2 ^ 63 - 1024}
+check.lowest, check.highest = lowest, highest
+
+--- A number or boolean that becomes an element of a dtype unchanged: a fraction is no integer.
+---@param dtype integer
+---@return number
+function check.element(fname, name, v, dtype)
+  if type(v) == "boolean" then return v and 1 or 0 end
+  if type(v) ~= "number" then wrong(fname, name, "a number", v) end
+  if lowest[dtype] and not (v % 1 == 0 and v >= lowest[dtype] and v <= highest[dtype]) then
+    wrong(fname, name, ("a value of %s"):format(core.dtypes[dtype]), v)
+  end
+  return v
+end
+
 --- Is v a list?  `{}` is; a table of string keys is options.
 ---@return boolean
 function check.is_list(v)

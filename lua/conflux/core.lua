@@ -36,8 +36,11 @@ if C.cfx_abi_version() ~= ABI then
   error(("conflux: the Lua library expects ABI %d, the C library has %d: install both from one version")
     :format(ABI, C.cfx_abi_version()), 0)
 end
--- LuaJIT boxes an enum result in a new object; a status as a plain int costs nothing.
-ffi.cdef((ffi.string(C.cfx_cdef()):gsub("%f[%w_]cfx_status (cfx_)", "int32_t %1")))
+-- LuaJIT boxes an enum result in a new object; a status as a plain int costs nothing.  And it converts no array
+-- of pointers to one of pointers to const, so that one array of handles could not serve all functions.
+ffi.cdef((ffi.string(C.cfx_cdef())
+  :gsub("%f[%w_]cfx_status (cfx_)", "int32_t %1")
+  :gsub("const cfx_tensor %*const %*", "cfx_tensor *const *")))
 
 -- Filled by conflux.tensor and conflux.ops.  A finaliser is C and cannot fail.
 local tensor_meta = {__gc = C.cfx_release}

@@ -75,7 +75,9 @@ local function bounds(fname, x, low, high)
   if low ~= nil and type(low) ~= "number" then wrong(fname, "lo", "a number", low) end
   if high ~= nil and type(high) ~= "number" then wrong(fname, "hi", "a number", high) end
   low, high = low or -huge, high or huge
-  if not (low <= high) then wrong(fname, "hi", ("a bound of at least %.14g"):format(low), high) end
+  if low ~= low or high ~= high or low > high then
+    wrong(fname, "hi", ("a bound of at least %.14g"):format(low), high)
+  end
   if x._dtype >= core.dtype.float16 then return low, high, false end
   if low == -huge then low = INT64_MIN end
   if high == huge then high = INT64_MAX end
@@ -419,8 +421,7 @@ end
 ---@return conflux.Tensor x
 function Tensor.fill_(x, value)
   if not istype(tensor_t, x) then wrong("fill_", "x", "a tensor", x) end
-  if type(value) == "boolean" then value = value and 1 or 0 end
-  if type(value) ~= "number" then wrong("fill_", "value", "a number", value) end
+  value = check.element("fill_", "value", value, x._dtype)
   local st = C.cfx_fill(x, value)
   if st ~= 0 then settle(st, C.cfx_fill, x, value) end
   return x

@@ -18,6 +18,7 @@ local next, rawequal, setmetatable, tostring, type = next, rawequal, setmetatabl
 local rule_t = ffi.typeof "cfx_rule"
 local pointers_t, doubles_t = ffi.typeof "cfx_tensor *[?]", ffi.typeof "double[?]"
 
+local weak = {__mode = "v"}
 local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of it hands to C
 
 -- ---- optimisers ---------------------------------------------------------------------------------------------
@@ -150,21 +151,26 @@ for name in next, RULES do
   optim[name] = function(lr, ...) return make_rule(name, lr, ...) end
 end
 
+local function check_limit(fname, limit)
+  if type(limit) ~= "number" or limit ~= limit or limit <= 0 then
+    check.arg(fname, "limit", "a positive number", limit)
+  end
+  return limit
+end
+
 --- In a Chain, before a rule: scales all gradients together so that their 2-norm is at most `limit`.
 ---@param limit number
 function optim.ClipNorm(limit)
-  if type(limit) ~= "number" or limit ~= limit or limit <= 0 then check.arg("ClipNorm", "limit", "a positive number", limit) end
-  return new {name = "ClipNorm", limit = limit}
+  return new {name = "ClipNorm", limit = check_limit("ClipNorm", limit)}
 end
 
 --- In a Chain, before a rule: cuts each element of the gradients to [-limit, limit].
 ---@param limit number
 function optim.ClipValue(limit)
-  if type(limit) ~= "number" or limit ~= limit or limit <= 0 then check.arg("ClipValue", "limit", "a positive number", limit) end
-  return new {name = "ClipValue", limit = limit}
+  return new {name = "ClipValue", limit = check_limit("ClipValue", limit)}
 end
 
---- One rule behind clipping: Chain(ClipValue(1), ClipNorm(5), Adam(1e-3)).  Both limits may be given, each once.
+--- One rule behind clipping: Chain(ClipNorm(5), ClipValue(1), Adam(1e-3)).  Both limits may be given, each once.
 function optim.Chain(...)
   local members = {...}
   local opt = {name = "Chain", members = members}
@@ -179,8 +185,8 @@ function optim.Chain(...)
     else
       if opt[m.name] then check.fail("Chain", "%s is given twice", m.name) end
       opt[m.name] = m.limit
-      if m.name == "ClipValue" and opt.ClipNorm then
-        check.fail("Chain", "ClipValue comes before ClipNorm: values are cut first, then the norm")
+      if m.name == "ClipNorm" and opt.ClipValue then
+        check.fail("Chain", "ClipNorm comes before ClipValue: the norm is that of the gradients as they are")
       end
     end
   end
@@ -280,12 +286,12 @@ local function bind(state, opt, plan, model)
   local before = bindings[state]
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
-    plan = plan, model = model, m = state.m, v = state.v, rule = fill_rule(opt, opt),
+    plan = plan, owner = setmetatable({model = model}, weak), m = state.m, v = state.v, rule = fill_rule(opt, opt),
     states = pointers_t(math.max(count, 1) * plan.trainable), handles = {},
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
   }
   if before then
-    if not rawequal(before.model, model) then
+    if not rawequal(before.owner.model, model) then
       check.fail("update", "this state belongs to another model: call setup again")
     end
     for i = 1, plan.n do
@@ -305,7 +311,7 @@ end
 local function binding_of(state, opt, model)
   local plan = plans.of("update", "model", model)
   local binding = bindings[state]
-  if binding and binding.plan == plan and rawequal(binding.model, model) and rawequal(binding.m, state.m)
+  if binding and binding.plan == plan and rawequal(binding.owner.model, model) and rawequal(binding.m, state.m)
     and rawequal(binding.v, state.v) then
     return binding
   end

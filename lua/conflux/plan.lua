@@ -12,12 +12,11 @@ local tree = require "conflux.tree"
 local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
-local settle, is_tensor = core.settle, core.is_tensor
-local band, rawequal, setmetatable, type = bit.band, rawequal, setmetatable, type
+local settle, is_tensor, new = core.settle, core.is_tensor, core.new
+local band, next, rawget, setmetatable, type = bit.band, next, rawget, setmetatable, type
 local collectgarbage = collectgarbage
 
 local FROZEN = C.CFX_FLAG_FROZEN
-local MARKS = C.CFX_FLAG_BUFFER + C.CFX_FLAG_FROZEN
 local DEBT = 64 * 2 ^ 20
 local pointers_t = ffi.typeof "cfx_tensor *[?]"
 
@@ -100,13 +99,13 @@ function Plan:gather(x, array)
   tables[1] = x
   for slot = 2, #parents do
     local parent = tables[parents[slot]]
-    tables[slot] = type(parent) == "table" and parent[keys[slot]] or false
+    tables[slot] = type(parent) == "table" and rawget(parent, keys[slot]) or false
   end
   local missing
   for i = 1, #self.leaves do
     local leaf = self.leaves[i]
     local t = tables[leaf[1]]
-    local handle = type(t) == "table" and t[leaf[2]]
+    local handle = type(t) == "table" and rawget(t, leaf[2])
     if is_tensor(handle) then
       array[leaf[3] - 1] = handle
     elseif not missing or leaf[3] < missing then
@@ -121,12 +120,12 @@ end
 -- model has not, naming its path.
 function Plan:gather_checked(fname, name, x, array)
   if type(x) ~= "table" and not is_tensor(x) then
-    check.arg(fname, name, "the structure of the model", type(x) == "nil" and "nothing" or "a " .. type(x))
+    check.arg(fname, name, "a tree of the model's structure", check.describe(x))
   end
   local missing = self:gather(x, array)
   if missing then
     check.fail(fname, "argument '%s': nothing at '%s', where the model has a parameter %s", name, self.paths[missing],
-      check.describe and check.describe(self.tensors[missing]) or tostring(self.tensors[missing].shape))
+      check.describe(self.tensors[missing]))
   end
   if origins[x] ~= self and not self.single then
     local tensors, paths = tree.leaves(x)
@@ -210,7 +209,7 @@ local function split_trainable(plan)
   local watched, flags, trainable = pointers_t(plan.n), {}, 0
   local numbers = {}
   for i = 1, plan.n do
-    flags[i] = band(plan.tensors[i]._flags, MARKS)
+    flags[i] = plan.tensors[i]._flags
     if band(flags[i], FROZEN) == 0 then
       watched[trainable] = plan.tensors[i]
       trainable = trainable + 1
@@ -243,27 +242,17 @@ local function build(fname, model, tensors, paths)
   return plan
 end
 
-local function marks_hold(plan)
-  local flags, tensors = plan.flags, plan.tensors
-  for i = 1, plan.n do
-    if band(tensors[i]._flags, MARKS) ~= flags[i] then return false end
-  end
-  return true
-end
-
 --- The plan of a model: a tensor, or a tree with at least one parameter.
 ---@return conflux.Plan
 local function of(fname, name, model)
   if is_tensor(model) then
-    if C.cfx_dtype_size(model._dtype) > 0 and model._dtype < C.CFX_FLOAT16 then
-      check.arg(fname, name, "a float tensor or a tree of them", "a tensor of " .. model.dtype)
-    end
+    if model._dtype < C.CFX_FLOAT16 then check.arg(fname, name, "a float tensor or a tree of them", model) end
     return build(fname, model, {model}, {""})
   end
-  if type(model) ~= "table" then check.arg(fname, name, "a tensor or a tree of tensors", "a " .. type(model)) end
+  if type(model) ~= "table" then check.arg(fname, name, "a tensor or a tree of tensors", check.describe(model)) end
   local record = tree.flatten(model)
   local plan = plans[record]
-  if plan and marks_hold(plan) then return plan end
+  if plan then return plan end
   if record.n == 0 then check.arg(fname, name, "a tree with parameters (float tensors)", "one without any") end
   plan = build(fname, model, record.tensors, record.paths)
   plans[record] = plan
@@ -282,40 +271,49 @@ local function make_room(plan)
   end
 end
 
---- Handles for the plan's parameters, in new buffers of its layout (filled with zeros if `zero`, else gradients to
--- be written by the tape); empty ones where the plan has no layout and `zero` is not set.
-function Plan:handles(zero)
+-- Handles for the plan's parameters in `grads`: in new buffers of its layout; or plain, and then made only where
+-- `all` or the parameter is frozen, for the tape makes the others.  dtype -1: as the parameters.
+function Plan:handles(dtype, all)
   local handles, array = {}, self.grads
   for i = 1, self.n do
-    local t = core.new()
+    local t = new()
     handles[i], array[i - 1] = t, t
   end
   if self.layout then
-    local fill = (zero or self.trainable < self.n) and 1 or 0
-    local st = C.cfx_layout_make(self.layout, self.device, -1, fill, array)
-    if st ~= 0 then settle(st, C.cfx_layout_make, self.layout, self.device, -1, fill, array) end
-  else
-    for i = 1, self.n do
+    local zero = (all or self.trainable < self.n) and 1 or 0
+    local st = C.cfx_layout_make(self.layout, self.device, dtype, zero, array)
+    if st ~= 0 then settle(st, C.cfx_layout_make, self.layout, self.device, dtype, zero, array) end
+    return handles
+  end
+  for i = 1, self.n do
+    if all or band(self.flags[i], FROZEN) ~= 0 then
       local x = self.tensors[i]
-      if zero or band(self.flags[i], FROZEN) ~= 0 then
-        local device = C.cfx_tensor_device(x)
-        local st = C.cfx_full(device, x._dtype, x._ndim, x._shape, 0, handles[i])
-        if st ~= 0 then settle(st, C.cfx_full, device, x._dtype, x._ndim, x._shape, 0, handles[i]) end
-      end
+      local device, as = C.cfx_tensor_device(x), dtype < 0 and x._dtype or dtype
+      local st = C.cfx_full(device, as, x._ndim, x._shape, 0, handles[i])
+      if st ~= 0 then settle(st, C.cfx_full, device, as, x._ndim, x._shape, 0, handles[i]) end
     end
   end
   return handles
 end
 
---- A tree of zeros of the model's form: an optimiser's state.
+--- A tree of zeros of the model's form: an optimiser's state.  That of half precision parameters is float32.
 function Plan:zeros()
-  return self:grow(self:handles(true))
+  local has_half, has_double = false, false
+  for i = 1, self.n do
+    local dtype = self.tensors[i]._dtype
+    has_half = has_half or dtype < C.CFX_FLOAT32
+    has_double = has_double or dtype == C.CFX_FLOAT64
+  end
+  if has_half and has_double then
+    check.fail("setup", "a model of float64 and half precision parameters; convert one kind")
+  end
+  return self:grow(self:handles(has_half and C.CFX_FLOAT32 or -1, true))
 end
 
 --- The handles of a gradient to be: its tree, and in `watched_grads` those of the trainable parameters.
 function Plan:gradient()
   make_room(self)
-  local handles = self:handles(false)
+  local handles = self:handles(-1, false)
   for k = 1, self.trainable do self.watched_grads[k - 1] = handles[self.numbers[k]] end
   local g = self:grow(handles)
   self.made[1] = g
@@ -326,11 +324,6 @@ end
 function Plan:take_gradient(fname, name, g)
   self:gather_checked(fname, name, g, self.grads)
   for k = 1, self.trainable do self.watched_grads[k - 1] = self.grads[self.numbers[k] - 1] end
-end
-
---- Is x a parameter of the plan's model, at place i?
-function Plan:has(i, x)
-  return rawequal(self.tensors[i], x)
 end
 
 return {of = of, new_layout = new_layout}

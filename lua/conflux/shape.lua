@@ -165,8 +165,7 @@ end
 function Tensor.pad(x, widths, o)
   if not istype(tensor_t, x) then wrong("pad", "x", "a tensor", x) end
   o = check.options("pad", o, {"value"})
-  local value, ndim = o.value or 0, x._ndim
-  check.number("pad", "value", value)
+  local value, ndim = check.element("pad", "value", o.value == nil and 0 or o.value, x._dtype), x._ndim
   if type(widths) ~= "table" or #widths ~= ndim then
     wrong("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
       type(widths) == "table" and ("a list of %d"):format(#widths) or widths)

@@ -352,14 +352,10 @@ function meta.__newindex(x, key, value)
     wrong("index", "key", "a position or a list of positions and ranges to assign to", key)
   end
   local st
-  if type(value) == "number" then
-    st = C.cfx_fill(view, value)
-  elseif type(value) == "boolean" then
-    st = C.cfx_fill(view, value and 1 or 0)
-  elseif istype(tensor_t, value) then
+  if istype(tensor_t, value) then
     st = C.cfx_copy(view, value)
   else
-    wrong("index", "value", "a number or a tensor", value)
+    st = C.cfx_fill(view, check.element("index", "value", value, x._dtype))
   end
   if not rawequal(view, x) then C.cfx_release(view) end
   if st ~= 0 then settle(st) end

@@ -1,0 +1,70 @@
+/* stretch.c: joining neighbours.  See stretch.h. */
+#include "tensor/stretch.h"
+
+#include <stdlib.h>
+
+#include "tensor/layout.h"
+
+typedef struct spot {
+    const cfx_tensor *tensor; /* in the first list */
+    int32_t leaf;
+} spot;
+
+/* qsort: by buffer, then by place. */
+static int by_place(const void *a, const void *b) {
+    const cfx_tensor *x = ((const spot *)a)->tensor, *y = ((const spot *)b)->tensor;
+    if (x->_buffer != y->_buffer) return (uintptr_t)x->_buffer < (uintptr_t)y->_buffer ? -1 : 1;
+    return x->_offset < y->_offset ? -1 : x->_offset > y->_offset;
+}
+
+/* How far, in elements, leaf `to` lies behind leaf `from`, if that is the same in every list; else -1. */
+static int64_t distance(int32_t lists, int32_t n, cfx_tensor *const *leaves, int32_t from, int32_t to) {
+    const int64_t apart = leaves[to]->_offset - leaves[from]->_offset;
+    for (int32_t r = 0; r < lists; r++) {
+        const cfx_tensor *a = leaves[(int64_t)r * n + from], *b = leaves[(int64_t)r * n + to];
+        if (a->_buffer != b->_buffer || b->_offset - a->_offset != apart || a->_dtype != b->_dtype) return -1;
+    }
+    return apart;
+}
+
+static bool laid_out(int32_t lists, int32_t n, cfx_tensor *const *leaves, int32_t leaf) {
+    for (int32_t r = 0; r < lists; r++)
+        if (!leaves[(int64_t)r * n + leaf]->_buffer->layout) return false;
+    return true;
+}
+
+cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, const int32_t *group, cf_stretch **out,
+                        int32_t *count) {
+    void *memory, *made;
+    int32_t used = 0, k = 0;
+    CF_TRY(cf_alloc((size_t)n * sizeof(spot), &memory));
+    if (cf_alloc((size_t)n * sizeof(cf_stretch), &made) != CFX_OK) {
+        free(memory);
+        return CFX_EMEMORY;
+    }
+    spot *spots = memory;
+    cf_stretch *list = made;
+    for (int32_t i = 0; i < n; i++)
+        if (cf_numel(leaves[i])) spots[used++] = (spot){leaves[i], i};
+    qsort(spots, (size_t)used, sizeof *spots, by_place);
+    for (int32_t i = 0; i < used; i++) {
+        const int32_t leaf = spots[i].leaf;
+        const int64_t numel = cf_numel(leaves[leaf]);
+        if (k && (!group || group[leaf] == group[list[k - 1].leaf])) {
+            cf_stretch *last = &list[k - 1];
+            const int64_t apart = distance(lists, n, leaves, last->leaf, leaf);
+            if (apart >= 0 && apart + numel <= last->n) continue; /* tied */
+            /* behind it with a gap of less than the alignment is its neighbour in the layout */
+            const int64_t unit = CF_ALIGN / cfx_dtype_size(leaves[leaf]->_dtype);
+            if (apart >= last->n && apart - last->n < unit && laid_out(lists, n, leaves, leaf)) {
+                last->n = apart + numel;
+                continue;
+            }
+        }
+        list[k++] = (cf_stretch){leaf, numel};
+    }
+    free(memory);
+    *out = list;
+    *count = k;
+    return CFX_OK;
+}

@@ -1,0 +1,193 @@
+--- Modules: what makes a plain table a layer.
+--
+-- A layer is a table whose metatable knows how to call and print it; its parameters are the float tensors in it.
+-- Nothing is registered: trees are walked where they are needed, and a layer's path is looked for on the stack
+-- when an error is raised, so a call costs no more than its forward.
+-- @module conflux.nn.module
+local core = require "conflux.core"
+local check = require "conflux.check"
+local show = require "conflux.nn.show"
+local tree = require "conflux.tree"
+local bit = require "bit"
+
+local C = core.C
+local is_tensor = core.is_tensor
+local band, bor, bnot = bit.band, bit.bor, bit.bnot
+local getinfo, getlocal = debug.getinfo, debug.getlocal
+local getmetatable, next, rawget, setmetatable, type = getmetatable, next, rawget, setmetatable, type
+local concat = table.concat
+
+local BUFFER, FROZEN, FLOAT = C.CFX_FLAG_BUFFER, C.CFX_FLAG_FROZEN, C.CFX_FLOAT16
+
+--- Is x a layer: an instance of a class that nn.layer made?
+local function is_layer(x)
+  local mt = type(x) == "table" and getmetatable(x)
+  return type(mt) == "table" and rawget(mt, "__layer") ~= nil
+end
+
+-- Every table reachable from x, once.
+local function each_table(x, f, argument, seen)
+  if seen[x] then return end
+  seen[x] = true
+  f(x, argument)
+  for _, v in next, x do
+    if type(v) == "table" then each_table(v, f, argument, seen) end
+  end
+end
+
+local function check_tree(fname, x)
+  if type(x) ~= "table" and not is_tensor(x) then check.arg(fname, "x", "a tensor, a module or a nested table", x) end
+  return x
+end
+
+-- ---- what is done to a model --------------------------------------------------------------------------------
+
+--- The parameters in x, each once, in the order of the tree, and their paths.
+---@param x any
+---@return conflux.Tensor[] tensors, string[] paths
+local function parameters(x)
+  check_tree("parameters", x)
+  if is_tensor(x) then return {x}, {""} end
+  local tensors, paths = tree.leaves(x)
+  local kept, names = {}, {}
+  for i = 1, #tensors do
+    local t = tensors[i]
+    if t._dtype >= FLOAT and band(t._flags, BUFFER) == 0 then
+      kept[#kept + 1], names[#names + 1] = t, paths[i]
+    end
+  end
+  return kept, names
+end
+
+local function set_training(t, training)
+  if not is_layer(t) then return end
+  -- true is every class's default: a model that was never switched and one switched back are equal
+  if training then t.training = nil else t.training = false end
+end
+
+--- Puts all layers in x into training mode (the default), in which Dropout drops.  Returns x.
+local function train(x)
+  if type(check_tree("train", x)) == "table" then each_table(x, set_training, true, {}) end
+  return x
+end
+
+--- Puts all layers in x into evaluation mode.  Returns x.
+local function eval(x)
+  if type(check_tree("eval", x)) == "table" then each_table(x, set_training, false, {}) end
+  return x
+end
+
+--- Parameters in x are not watched, updated or decayed any more; their gradient is zero.  Returns x.
+local function freeze(x)
+  local tensors = parameters(check_tree("freeze", x))
+  for i = 1, #tensors do tensors[i]._flags = bor(tensors[i]._flags, FROZEN) end
+  return x
+end
+
+--- Undoes freeze.  Returns x.
+local function unfreeze(x)
+  local tensors = parameters(check_tree("unfreeze", x))
+  for i = 1, #tensors do tensors[i]._flags = band(tensors[i]._flags, bnot(FROZEN)) end
+  return x
+end
+
+--- Marks a float tensor as model state: copied, saved and synchronised, never trained.  Returns t.
+---@param t conflux.Tensor
+local function buffer(t)
+  check.tensor("buffer", "t", t)
+  t._flags = bor(t._flags, BUFFER)
+  return t
+end
+
+-- ---- classes ------------------------------------------------------------------------------------------------
+
+---@class conflux.Module
+---@field training boolean   false after eval()
+---@field forward fun(self: conflux.Module, ...): any
+---@operator call(...): any
+local Module = {training = true}
+Module.parameters, Module.train, Module.eval = parameters, train, eval
+Module.freeze, Module.unfreeze = freeze, unfreeze
+
+local function pass(...)
+  return ...
+end
+
+-- No tail call: the frame, and `self` in it, is what layer_path finds.
+local function call(self, ...)
+  return pass(self:forward(...))
+end
+
+local function construct(class, ...)
+  local object = setmetatable({}, class)
+  if class.init then class.init(object, ...) end
+  return object
+end
+
+function Module:forward()
+  check.fail(getmetatable(self).__layer, "this layer has no forward: define function %s:forward(x)",
+    getmetatable(self).__layer)
+end
+
+--- Makes a class of layers.
+--
+--     local Scale = nn.layer "Scale"
+--     function Scale:init(n) self.weight = cf.ones(n) end
+--     function Scale:forward(x) return x * self.weight end
+--
+-- `Scale(3)` makes one, and calling that runs forward.  `Scale.describe(self)`, where defined, gives the text
+-- that stands for it in print.
+---@param name string
+---@return table class
+local function layer(name)
+  check.string("layer", "name", name)
+  local class = setmetatable({}, {__index = Module, __call = construct, __tostring = function()
+    return "layer " .. name
+  end})
+  class.__index, class.__layer, class.__call, class.__tostring = class, name, call, show
+  return class
+end
+
+-- ---- where an error happened --------------------------------------------------------------------------------
+
+-- Appends the keys that lead from `x` to `target`; true if there is a way.
+local function find(x, target, keys, seen)
+  if x == target then return true end
+  if seen[x] then return false end
+  seen[x] = true
+  for k, v in next, x do
+    if type(v) == "table" then
+      keys[#keys + 1] = tostring(k)
+      if find(v, target, keys, seen) then return true end
+      keys[#keys] = nil
+    end
+  end
+  return false
+end
+
+--- The path of the innermost layer whose forward is running, from the outermost one: "layer '2.1' (Dense)".
+---@return string?
+local function layer_path()
+  local layers = {} -- innermost first
+  for level = 2, 250 do
+    local info = getinfo(level, "f")
+    if not info then break end
+    if info.func == call then
+      local _, self = getlocal(level, 1)
+      layers[#layers + 1] = self
+    end
+  end
+  if #layers == 0 then return nil end
+  local keys = {}
+  for i = #layers, 2, -1 do
+    if not find(layers[i], layers[i - 1], keys, {}) then keys[#keys + 1] = "?" end
+  end
+  local kind = getmetatable(layers[1]).__layer
+  return #keys == 0 and ("layer %s"):format(kind) or ("layer '%s' (%s)"):format(concat(keys, "."), kind)
+end
+core.layer_path = layer_path
+
+return {
+  layer = layer, is_layer = is_layer, parameters = parameters, train = train, eval = eval, freeze = freeze,
+  unfreeze = unfreeze, buffer = buffer,
+}

@@ -1,0 +1,144 @@
+--- The run: its devices, random streams, precision, memory, and what Conflux says of itself.
+-- @module conflux.system
+local core  = require "conflux.core"
+local check = require "conflux.check"
+
+local C, ffi = core.C, core.ffi
+local tonumber, tostring, type = tonumber, tostring, type
+
+local system = {}
+
+--- The version of Conflux.
+system.version = ffi.string(C.cfx_version())
+
+--- The run's devices; with `spec`, names separated by commas such as "cpu*2", those are made the run's.  Refused
+-- while tensors live on a device that would vanish.
+---@param spec? string
+---@return conflux.Device[]
+function system.devices(spec)
+  if spec ~= nil then check.string("devices", "spec", spec) end
+  return core.devices(spec)
+end
+
+--- The device of that name, or the default device: cpu:0, inside withdevices the closure's.
+---@param name? string|conflux.Device
+---@return conflux.Device
+function system.device(name)
+  return check.device("device", "name", name)
+end
+
+--- Waits until everything enqueued (on `device`) has run, and raises the first error found there.
+---@param device? string|conflux.Device
+function system.sync(device)
+  if device ~= nil then device = check.device("sync", "device", device) end
+  local st = C.cfx_sync(core.context(), device)
+  if st ~= 0 then core.settle(st) end
+end
+
+--- Bytes of a device's pool: in live tensors (`in_use`), taken from the system (`reserved`), the most ever in use
+-- (`peak`), the `limit`; and the number of live `blocks`.
+---@param device? string|conflux.Device default: the default device
+---@return {in_use: number, reserved: number, peak: number, limit: number, blocks: integer}
+function system.memory(device)
+  device = check.device("memory", "device", device)
+  local info = ffi.new "cfx_memory_info"
+  C.cfx_memory(device, info)
+  return {in_use = info.in_use, reserved = info.reserved, peak = info.peak, limit = info.limit, blocks = info.blocks}
+end
+
+-- ---- random streams ---------------------------------------------------------------------------------------
+
+-- What 64 bits are in a state: a number, or where that is not exact the digits.
+local function pack(value)
+  return value <= 2ULL ^ 53 and tonumber(value) or tostring(value):match "^%d+"
+end
+
+local function unpack(fname, name, value)
+  if type(value) == "number" then return ffi.cast("uint64_t", check.integer(fname, name, value, 0, 2 ^ 53)) end
+  if type(value) == "cdata" and ffi.istype("uint64_t", value) then return value end
+  if type(value) ~= "string" or not value:find "^%d+$" then
+    check.arg(fname, name, "an integer from 0 to 2^53, or its digits", check.describe(value))
+  end
+  return core.uint64(value, name)
+end
+
+--- Starts all random streams anew.
+---@param n integer|string
+function system.seed(n)
+  C.cfx_seed(core.context(), unpack("seed", "n", n))
+end
+
+--- The state of the random streams, a table that `cf.rng` and `cf.save` take: position 1 is the shared stream,
+-- i + 1 that of device i.  With `state`, goes back to it.
+---@param state? {seed: integer|string, position: integer|string}[]
+---@return {seed: integer|string, position: integer|string}[]
+function system.rng(state)
+  local context = core.context()
+  local seed, position = ffi.new "uint64_t[1]", ffi.new "uint64_t[1]"
+  if state ~= nil then
+    if type(state) ~= "table" then check.arg("rng", "state", "a table that cf.rng() gave", check.describe(state)) end
+    for i = 1, #state do -- all are read before one is set
+      local name = ("state[%d]"):format(i)
+      if type(state[i]) ~= "table" then check.arg("rng", name, "a table", check.describe(state[i])) end
+      unpack("rng", name .. ".seed", state[i].seed)
+      unpack("rng", name .. ".position", state[i].position)
+    end
+    for i = 1, #state do
+      local st = C.cfx_rng_set(context, i - 1, unpack("rng", "seed", state[i].seed),
+        unpack("rng", "position", state[i].position))
+      if st ~= 0 then core.settle(st) end
+    end
+  end
+  local now = {}
+  for i = 0, C.cfx_device_count(context) do
+    C.cfx_rng_get(context, i, seed, position)
+    now[i + 1] = {seed = pack(seed[0]), position = pack(position[0])}
+  end
+  return now
+end
+
+-- ---- precision --------------------------------------------------------------------------------------------
+
+local precision = "float32"
+
+--- How matrix products of float32 tensors are computed where a device can: "float32" (exact), "tf32",
+-- "bfloat16".  Returns what holds.
+---@param name? string
+---@return string
+function system.precision(name)
+  if name ~= nil then
+    check.string("precision", "name", name)
+    local st = C.cfx_precision(core.context(), name)
+    if st ~= 0 then core.settle(st) end
+    precision = name
+  end
+  return precision
+end
+
+-- ---- what there is ----------------------------------------------------------------------------------------
+
+local Info = {}
+
+function Info:__tostring()
+  local lines = {("Conflux %s (ABI %d), %s, %s %s"):format(self.version, self.abi, self.lua, self.os, self.arch)}
+  for i = 1, #self.devices do
+    local d = self.devices[i]
+    lines[#lines + 1] = ("%s: %d thread%s, %.1f of %.0f MiB in use"):format(d.name, d.threads,
+      d.threads == 1 and "" or "s", d.memory.in_use / 2 ^ 20, d.memory.limit / 2 ^ 20)
+  end
+  lines[#lines + 1] = "precision: " .. self.precision
+  return table.concat(lines, "\n")
+end
+
+--- What runs here: versions, devices with threads and memory, precision.  Prints itself.
+---@return table
+function system.info()
+  local list = {}
+  for i, device in ipairs(core.devices()) do
+    list[i] = {name = device.name, threads = device.threads, memory = system.memory(device)}
+  end
+  return setmetatable({version = system.version, abi = C.cfx_abi_version(), lua = jit.version, os = jit.os,
+    arch = jit.arch, devices = list, precision = precision}, Info)
+end
+
+return system

@@ -1,0 +1,299 @@
+--- Trees: a tensor, or nested tables of tensors and anything else.
+--
+-- Every walk goes in one order: 1 to n, then string keys by their bytes; other keys are refused, for no process
+-- would agree with another on their order.  The path of a tensor ("1.weight") is its name in checkpoints and
+-- messages.  A tensor or table met again (a tie, a cycle) is visited once.  Functions, strings and other values
+-- belong to the tree but are shared, never copied.
+-- @module conflux.tree
+local core  = require "conflux.core"
+local check = require "conflux.check"
+local bit   = require "bit"
+
+local C, ffi = core.C, core.ffi
+local istype, tensor_t = ffi.istype, core.tensor_t
+local band, bor = bit.band, bit.bor
+local getmetatable, next, rawequal, rawget, rawset, select, setmetatable, tostring, type =
+  getmetatable, next, rawequal, rawget, rawset, select, setmetatable, tostring, type
+local sort = table.sort
+
+local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
+local MARKS = BUFFER + FROZEN
+local FLOAT16 = core.dtype.float16
+
+-- ---- one order --------------------------------------------------------------------------------------------
+
+local function length(t)
+  local n = 0
+  while rawget(t, n + 1) ~= nil do n = n + 1 end
+  return n
+end
+
+local function join(path, key)
+  return path == "" and tostring(key) or path .. "." .. tostring(key)
+end
+
+-- The string keys of t in order; refuses others.
+local function string_keys(t, n, path)
+  local keys = {}
+  for key in next, t do
+    if type(key) == "string" then
+      keys[#keys + 1] = key
+    elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
+      local where = path == "" and "the top" or "'" .. path .. "'"
+      if type(key) == "number" and key > n and key % 1 == 0 then
+        check.fail("tree", "the list at %s has a hole before position %.14g", where, key)
+      end
+      check.fail("tree", "the table at %s has the key %s: expected strings, or 1 to n", where, check.describe(key))
+    end
+  end
+  sort(keys)
+  return keys
+end
+
+local function is_tensor(x)
+  return type(x) == "cdata" and istype(tensor_t, x)
+end
+
+local function visit(x, f, path, parent, key, seen)
+  if is_tensor(x) then
+    if seen[x] then return end
+    seen[x] = true
+    f(path, x, parent, key)
+  elseif type(x) == "table" then
+    if seen[x] then return end
+    seen[x] = true
+    local n = length(x)
+    local keys = string_keys(x, n, path)
+    for i = 1, n do
+      visit(rawget(x, i), f, join(path, i), x, i, seen)
+    end
+    for i = 1, #keys do
+      visit(rawget(x, keys[i]), f, join(path, keys[i]), x, keys[i], seen)
+    end
+  end
+end
+
+local tree = {}
+
+--- Calls `f(path, tensor, table, key)` for every tensor, once each.
+---@param x any
+---@param f fun(path: string, tensor: conflux.Tensor, table: table?, key: integer|string|nil)
+function tree.walk(x, f)
+  visit(x, f, "", nil, nil, {})
+end
+
+--- All tensors and their paths.
+---@param x any
+---@return conflux.Tensor[] tensors, string[] paths
+function tree.leaves(x)
+  local tensors, paths = {}, {}
+  visit(x, function(path, t)
+    tensors[#tensors + 1], paths[#paths + 1] = t, path
+  end, "", nil, nil, {})
+  return tensors, paths
+end
+
+-- ---- map --------------------------------------------------------------------------------------------------
+
+-- The values at `key` of other trees; nil where one has none.
+local function children(key, other, ...)
+  local child = type(other) == "table" and rawget(other, key) or nil
+  if select("#", ...) == 0 then return child end
+  return child, children(key, ...)
+end
+
+local function map(f, x, path, made, ...)
+  if is_tensor(x) then
+    local y = made[x]
+    if y == nil then
+      for k = 1, select("#", ...) do
+        local other = select(k, ...)
+        if other ~= nil and not is_tensor(other) then
+          check.fail("tree.map", "tree %d: expected a tensor at '%s', got %s", k + 1, path, check.describe(other))
+        end
+      end
+      y = f(x, ...)
+      made[x] = y
+    end
+    return y
+  elseif type(x) ~= "table" then
+    return x
+  elseif made[x] then
+    return made[x]
+  end
+  local y = setmetatable({}, getmetatable(x))
+  made[x] = y
+  local n = length(x)
+  local keys = string_keys(x, n, path)
+  if select("#", ...) == 0 then
+    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made)) end
+    for i = 1, #keys do rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made)) end
+  else
+    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made, children(i, ...))) end
+    for i = 1, #keys do
+      rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made, children(keys[i], ...)))
+    end
+  end
+  return y
+end
+
+--- A tree of the structure (and metatables) of `x` that holds `f(tensor, ...)` where x holds a tensor; `...` are
+-- the tensors in the same places of the other trees, nil where they have none.  Ties stay ties.
+---@generic T
+---@param f fun(tensor: conflux.Tensor, ...): any
+---@param x T
+---@param ... any trees of the same structure
+---@return T
+function tree.map(f, x, ...)
+  if type(f) ~= "function" then check.arg("tree.map", "f", "a function", f) end
+  return map(f, x, "", {}, ...)
+end
+
+-- ---- parameters -------------------------------------------------------------------------------------------
+
+--- The parameters: float tensors that are no buffers.  First the trainable ones, in reverse order of the walk
+-- (backward finishes the last layer first), then frozen ones.
+---@param x any
+---@return conflux.Tensor[] tensors, string[] paths, integer trainable
+function tree.parameters(x)
+  local all, names = tree.leaves(x)
+  local tensors, paths, trainable = {}, {}, 0
+  for wanted = 0, FROZEN, FROZEN do
+    for i = #all, 1, -1 do
+      local t = all[i]
+      if t._dtype >= FLOAT16 and band(t._flags, MARKS) == wanted then
+        tensors[#tensors + 1], paths[#paths + 1] = t, names[i]
+      end
+    end
+    if wanted == 0 then trainable = #tensors end
+  end
+  return tensors, paths, trainable
+end
+
+---@class conflux.Flat
+---@field n integer                 parameters, frozen ones included
+---@field trainable integer         how many of them, from the first, are not frozen
+---@field tensors conflux.Tensor[]  in the order of tree.parameters
+---@field paths string[]
+---@field array ffi.cdata*          cfx_tensor *[n]: the same handles
+
+-- Per model its record.  A record must not keep its model alive, or the entry would stay for ever: the tables
+-- that it remembers are held weakly.
+local records = setmetatable({}, {__mode = "k"})
+local weak = {__mode = "v"}
+
+-- What a model looked like: its tables, and for each slot of them that holds a table or tensor, which.
+local function remember(model)
+  local tables, counts, slots = setmetatable({}, weak), {}, 0
+  local owners, keys, values = {}, {}, setmetatable({}, weak)
+  local tensors, flags = {}, {}
+  local seen = {}
+  local function look(t)
+    if seen[t] then return end
+    seen[t] = true
+    local number, count = #counts + 1, 0
+    tables[number], counts[number] = t, 0
+    for key, value in next, t do
+      count = count + 1
+      if type(value) == "table" or is_tensor(value) then
+        slots = slots + 1
+        owners[slots], keys[slots], values[slots] = number, key, value
+        if type(value) == "table" then
+          look(value)
+        elseif not seen[value] then
+          seen[value] = true
+          tensors[#tensors + 1], flags[#flags + 1] = value, band(value._flags, MARKS)
+        end
+      end
+    end
+    counts[number] = count
+  end
+  look(model)
+  return {tables = tables, counts = counts, slots = slots, owners = owners, keys = keys, values = values,
+    leaves = tensors, flags = flags}
+end
+
+local function still_holds(shape)
+  local tables, counts = shape.tables, shape.counts
+  for i = 1, #counts do
+    local t, count = tables[i], 0
+    if t == nil then return false end
+    for _ in next, t do count = count + 1 end
+    if count ~= counts[i] then return false end
+  end
+  local owners, keys, values = shape.owners, shape.keys, shape.values
+  for i = 1, shape.slots do
+    if not rawequal(rawget(tables[owners[i]], keys[i]), values[i]) then return false end
+  end
+  local leaves, flags = shape.leaves, shape.flags
+  for i = 1, #leaves do
+    if band(leaves[i]._flags, MARKS) ~= flags[i] then return false end
+  end
+  return true
+end
+
+--- The parameters of a model with their addresses for C, kept until the model changes: the same record comes
+-- back as long as its tables hold the same tensors and tables, marked as they were.
+---@param model any
+---@return conflux.Flat
+function tree.flatten(model)
+  local record = records[model]
+  if record and still_holds(record.shape) then return record end
+  local tensors, paths, trainable = tree.parameters(model)
+  record = {n = #tensors, trainable = trainable, tensors = tensors, paths = paths, array = core.ptrs(tensors)}
+  if type(model) == "table" then
+    record.shape = remember(model)
+    records[model] = record
+  end
+  return record
+end
+
+-- ---- whole trees ------------------------------------------------------------------------------------------
+
+--- The 2-norm of all float tensors of `x` together, a tensor of one number.
+---@param x any
+---@return conflux.Tensor
+function tree.norm(x)
+  local all = tree.leaves(x)
+  local tensors = {}
+  for i = 1, #all do
+    if all[i]._dtype >= FLOAT16 then tensors[#tensors + 1] = all[i] end
+  end
+  if #tensors == 0 then check.arg("tree.norm", "x", "a tree with float tensors", "one without any") end
+  local array, out = core.ptrs(tensors), core.new()
+  local st = C.cfx_norm(#tensors, array, out)
+  if st ~= 0 then core.settle(st, C.cfx_norm, #tensors, array, out) end
+  return out
+end
+
+--- `x` on another device, or with its float tensors in another dtype; x itself where nothing changes.  Marks
+-- (buffer, frozen) stay.
+---@generic T
+---@param x T
+---@param where string|conflux.Device
+---@return T
+function tree.to(x, where)
+  if is_tensor(x) then return x:to(where) end
+  local dtype = type(where) == "string" and core.dtype[where]
+  local device = not dtype and check.device("to", "where", where) or nil
+  local function moves(t)
+    if dtype then return t._dtype >= FLOAT16 and t._dtype ~= dtype end
+    return device ~= C.cfx_tensor_device(t)
+  end
+  local changes = false
+  tree.walk(x, function(_, t) changes = changes or moves(t) end)
+  if not changes then return x end
+  return tree.map(function(t)
+    if not moves(t) then return t end
+    local y = t:to(where)
+    y._flags = bor(band(y._flags, bit.bnot(MARKS)), band(t._flags, MARKS))
+    return y
+  end, x)
+end
+
+-- device(x)
+function core.device_meta.__call(device, x)
+  return tree.to(x, device)
+end
+
+return tree
