@@ -81,7 +81,7 @@ typedef struct cfx_tensor {
     int64_t _offset;
     uint64_t _tape; /* the tape that watches this handle; void once that tape has ended */
     int32_t _node;
-    uint8_t _dtype, _ndim, _flags, _unused;
+    uint8_t _dtype, _ndim, _flags, _lent;
     int64_t _shape[8], _stride[8];
 } cfx_tensor;
 

@@ -93,33 +93,65 @@ static cfx_device *lookup(const cfx_context *context, const char *name) {
     return NULL;
 }
 
+/* Ends the worker and gives the memory back; what events ask a queue for stays. */
 static void device_close(cfx_device *device) {
-    if (!device) return;
     if (device->thread) cf_worker_stop(device);
+    device->thread = 0;
     cf_pool_free(&device->pool);
-    for (int q = 0; q < CF_QUEUES; q++) cf_queue_free(&device->queue[q]);
+    for (int q = 0; q < CF_QUEUES; q++) cf_queue_close(&device->queue[q]);
     if (device->state) device->backend->close(device->state);
+    device->state = NULL;
+}
+
+static void device_free(cfx_device *device) {
+    device_close(device);
+    for (int q = 0; q < CF_QUEUES; q++) cf_queue_free(&device->queue[q]);
     free(device);
 }
 
-static cfx_status device_open(cfx_context *context, const char *name, cfx_device **out) {
+static cfx_status device_new(cfx_context *context, const char *name, cfx_device **out) {
     void *memory = aligned_alloc(64, (sizeof(cfx_device) + 63) & ~(size_t)63);
     if (!memory) return cf_fail(CFX_EMEMORY, "out of host memory: a device");
-    cfx_device *device = memset(memory, 0, sizeof *device);
+    cfx_device *device = *out = memset(memory, 0, sizeof *device);
     snprintf(device->name, sizeof device->name, "%s", name);
     device->context = context;
     device->backend = cf_backend_cpu();
     device->index = (int32_t)strtol(strchr(name, ':') + 1, NULL, 10);
+    for (int q = 0; q < CF_QUEUES; q++) cf_queue_init(&device->queue[q], device);
+    return CFX_OK;
+}
+
+/* The closed device of that name, taken off its list, or NULL. */
+static cfx_device *take_closed(cfx_context *context, const char *name) {
+    for (cfx_device **at = &context->closed; *at; at = &(*at)->next_closed) {
+        cfx_device *device = *at;
+        if (strcmp(device->name, name) != 0) continue;
+        *at = device->next_closed;
+        return device;
+    }
+    return NULL;
+}
+
+static void put_closed(cfx_context *context, cfx_device *device) {
+    device_close(device);
+    device->next_closed = context->closed;
+    context->closed = device;
+}
+
+static cfx_status device_open(cfx_context *context, const char *name, cfx_device **out) {
+    cfx_device *device = take_closed(context, name);
+    if (!device) CF_TRY(device_new(context, name, &device));
     atomic_store(&device->threads, 1);
+    atomic_store(&device->stop, 0);
     cfx_status status = device->backend->open(device->index, &device->state);
     if (status == CFX_OK) {
         const size_t limit = context->memory_limit ? context->memory_limit : device->backend->memory(device->state);
         status = cf_pool_init(&device->pool, device->backend, device->state, limit);
     }
-    for (int q = 0; q < CF_QUEUES && status == CFX_OK; q++) status = cf_queue_init(&device->queue[q], device);
+    for (int q = 0; q < CF_QUEUES && status == CFX_OK; q++) status = cf_queue_open(&device->queue[q]);
     if (status == CFX_OK) status = cf_worker_start(device);
     if (status != CFX_OK) {
-        device_close(device);
+        put_closed(context, device);
         return status;
     }
     pthread_mutex_lock(&context->lock);
@@ -144,7 +176,7 @@ static void share_cores(cfx_context *context) {
 
 /* Closes the open devices that are neither the run's nor cpu:0. */
 static void close_unused(cfx_context *context) {
-    cfx_device *closing[CF_MAX_DEVICES];
+    cfx_device *closing[2 * CF_MAX_DEVICES + 1];
     int32_t kept = 0, nclosing = 0;
     pthread_mutex_lock(&context->lock);
     for (int32_t i = 0; i < context->nopen; i++) {
@@ -156,7 +188,7 @@ static void close_unused(cfx_context *context) {
     }
     context->nopen = kept;
     pthread_mutex_unlock(&context->lock);
-    for (int32_t i = 0; i < nclosing; i++) device_close(closing[i]);
+    for (int32_t i = 0; i < nclosing; i++) put_closed(context, closing[i]);
 }
 
 CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec) {
@@ -253,12 +285,16 @@ CFX_API void cfx_context_free(cfx_context *context) {
     if (context->end_tapes) context->end_tapes(context);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
     for (int32_t i = 0; i < context->nopen; i++) {
-        if (context->open[i]->thread) cf_worker_stop(context->open[i]);
+        cf_worker_stop(context->open[i]);
         context->open[i]->thread = 0;
     }
     for (int32_t i = 0; i < context->nopen; i++)
         if (context->open[i]->orphan) context->open[i]->orphan(context->open[i]);
-    for (int32_t i = 0; i < context->nopen; i++) device_close(context->open[i]);
+    for (int32_t i = 0; i < context->nopen; i++) device_free(context->open[i]);
+    for (cfx_device *device = context->closed, *next; device; device = next) {
+        next = device->next_closed;
+        device_free(device);
+    }
     for (cf_fault *fault = context->faults, *next; fault; fault = next) {
         next = fault->next;
         free(fault);
@@ -368,8 +404,9 @@ CFX_API void cfx_seed(cfx_context *context, uint64_t seed) {
 }
 
 CFX_API void cfx_rng_get(const cfx_context *context, int32_t stream, uint64_t *seed, uint64_t *position) {
-    *seed = context->streams[stream].seed;
-    *position = context->streams[stream].position;
+    const bool exists = stream >= 0 && stream < CF_STREAMS;
+    *seed = exists ? context->streams[stream].seed : 0;
+    *position = exists ? context->streams[stream].position : 0;
 }
 
 CFX_API cfx_status cfx_rng_set(cfx_context *context, int32_t stream, uint64_t seed, uint64_t position) {

@@ -3,6 +3,9 @@
  * A context owns everything: devices, queues, pools, seeds, faults, the interrupt flag.  One host thread uses
  * it at a time; several contexts live side by side.  A device is a worker thread, two queues and a pool.
  *
+ * A device that the run no longer names is closed: its worker ends and its memory goes, but its queues' counters
+ * stay, because events of its work lie in tensors of other devices; the name reopens the same device.
+ *
  * Names: "cpu" is "cpu:0".  A spec is a list of names, each perhaps with a count: "cpu*4" is cpu:0 to cpu:3,
  * which share the cores evenly.
  */
@@ -26,8 +29,9 @@ struct cfx_device {
     cf_queue queue[CF_QUEUES];
     struct cf_buffer *buffers; /* live ones, newest first */
     void (*orphan)(cfx_device *device); /* set with the first buffer: makes those still held void */
+    cfx_device *next_closed;
     /* the worker */
-    pthread_t thread;     /* 0: not started */
+    pthread_t thread;     /* 0: not started, or closed */
     _Atomic int32_t threads; /* of its team */
     _Alignas(64) cf_word wake;
     _Atomic int32_t asleep; /* 1: parked, wants to hear of commands and of alarms */
@@ -39,10 +43,11 @@ typedef struct cf_rng_stream {
 } cf_rng_stream;
 
 struct cfx_context {
-    int32_t ndevices; /* of the run */
+    int32_t ndevices; /* of the run; at most CF_MAX_DEVICES */
     cfx_device *devices[CF_MAX_DEVICES];
     int32_t nopen; /* of the run, and those opened besides */
-    cfx_device *open[CF_MAX_DEVICES];
+    cfx_device *open[2 * CF_MAX_DEVICES + 1]; /* while the run changes, old and new ones, and cpu:0 */
+    cfx_device *closed;
     int32_t threads; /* to share among CPU devices */
     size_t memory_limit;
     double debt_threshold;

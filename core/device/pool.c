@@ -81,13 +81,22 @@ static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
         /* few small blocks should not reserve much: a class's first slab is its smallest */
         size_t bytes = size;
         if (size <= SMALL_BYTES) bytes = slab ? SLAB_BYTES : 4 * size;
-        CF_TRY(slab_new(pool, bytes, c, &slab));
+        if (slab_new(pool, bytes, c, &slab) != CFX_OK) CF_TRY(slab_new(pool, size, c, &slab));
         pool->open[c] = slab;
     }
     CF_TRY(header(pool, out));
     **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab};
     slab->used += size;
     slab->cut++;
+    return CFX_OK;
+}
+
+/* Waits for the last uses of the blocks that nobody owns.  The host may be steps ahead of the device, and what it
+ * gave back must not be missing here only because of that. */
+static cfx_status wait_for_unused(cf_pool *pool) {
+    for (int c = 0; c < CF_CLASSES; c++)
+        for (cf_block *b = pool->bins[c]; b; b = b->next)
+            for (int32_t i = 0; i < b->uses.n; i++) CF_TRY(cf_event_wait(cf_uses_items(&b->uses)[i]));
     return CFX_OK;
 }
 
@@ -100,6 +109,7 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
         pool->bins[c] = block->next;
         block->next = NULL;
     } else if (grow(pool, size, c, &block) != CFX_OK) {
+        CF_TRY(wait_for_unused(pool));
         cf_pool_trim(pool);
         if (grow(pool, size, c, &block) != CFX_OK)
             return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for, %zu in use, %zu reserved, limit %zu",

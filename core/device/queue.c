@@ -12,20 +12,28 @@ enum { RECORD_ALIGN = 16 };
 
 static size_t round_record(size_t bytes) { return (bytes + RECORD_ALIGN - 1) & ~(size_t)(RECORD_ALIGN - 1); }
 
-cfx_status cf_queue_init(cf_queue *queue, cfx_device *device) {
+void cf_queue_init(cf_queue *queue, cfx_device *device) {
     memset(queue, 0, sizeof *queue);
+    queue->device = device;
+    atomic_store(&queue->alarm, UINT64_MAX);
+    atomic_store(&queue->poisoned_at, UINT64_MAX);
+}
+
+cfx_status cf_queue_open(cf_queue *queue) {
     /* mmap: pages that no step ever reaches cost nothing */
     void *ring = mmap(NULL, CF_RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED) return cf_fail(CFX_EMEMORY, "out of host memory: %d bytes for a queue", CF_RING_BYTES);
     queue->ring = ring;
-    queue->device = device;
-    atomic_store(&queue->alarm, UINT64_MAX);
-    atomic_store(&queue->poisoned_at, UINT64_MAX);
     return CFX_OK;
 }
 
-void cf_queue_free(cf_queue *queue) {
+void cf_queue_close(cf_queue *queue) {
     if (queue->ring) munmap(queue->ring, CF_RING_BYTES);
+    queue->ring = NULL;
+}
+
+void cf_queue_free(cf_queue *queue) {
+    cf_queue_close(queue);
     free(queue->voids);
     memset(queue, 0, sizeof *queue);
 }
@@ -46,19 +54,22 @@ cfx_status cf_queue_room(cf_queue *queue, size_t bytes) {
         const uint64_t done = atomic_load_explicit(&queue->finished, memory_order_acquire);
         CF_TRY(cf_event_wait((cf_event){queue, done + (queue->last - done + 1) / 2}));
     }
+    queue->promised = bytes;
     return CFX_OK;
 }
 
-/* Where the next record goes; fills the ring's end where it does not fit. */
+/* Where the next record goes, and where the tail will be behind it; fills the ring's end where it does not fit. */
 static cf_command *place(cf_queue *queue, size_t bytes) {
     size_t at = (size_t)(queue->tail % CF_RING_BYTES);
-    /* An empty ring starts anew at its front, whose pages and cache lines are warm. */
-    const bool restart = at > CF_RING_BYTES / 64 &&
+    /* An empty ring starts anew at its front, whose pages and cache lines are warm.  Until the worker has passed
+     * the fill there is room only up to it, so this is not done under a promise. */
+    const bool restart = at > CF_RING_BYTES / 64 && bytes <= at && !queue->promised &&
                          atomic_load_explicit(&queue->head, memory_order_acquire) == queue->tail;
+    queue->reserved = queue->tail + bytes;
     if (at + bytes > CF_RING_BYTES || restart) {
         cf_command *fill = (cf_command *)(queue->ring + at);
         memset(fill, 0, sizeof *fill < CF_RING_BYTES - at ? sizeof *fill : CF_RING_BYTES - at);
-        queue->tail += CF_RING_BYTES - at;
+        queue->reserved += CF_RING_BYTES - at;
         at = 0;
     }
     return (cf_command *)(queue->ring + at);
@@ -78,12 +89,13 @@ cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int fla
     command->source = context->source;
     command->line = context->line;
     memcpy(command->waits, waits, (size_t)nwaits * sizeof *waits);
-    queue->reserved = queue->tail + bytes;
     *out = (char *)command + round_record(sizeof *command + (size_t)nwaits * sizeof *waits);
     return CFX_OK;
 }
 
 cf_event cf_queue_commit(cf_queue *queue) {
+    const size_t taken = (size_t)(queue->reserved - queue->tail);
+    queue->promised -= taken < queue->promised ? taken : queue->promised;
     queue->tail = queue->reserved;
     queue->last++;
     atomic_store_explicit(&queue->published, queue->tail, memory_order_seq_cst);
@@ -120,9 +132,10 @@ void cf_alarm_set(cf_event e) {
 
 const cf_fault *cf_event_void(cf_event e) {
     if (!e.queue) return NULL;
-    for (int32_t i = 0; i < e.queue->nvoids; i++) {
+    for (int32_t i = e.queue->nvoids - 1; i >= 0; i--) { /* in order, and most events are newer than all */
         const cf_void *v = &e.queue->voids[i];
-        if (e.ticket >= v->from && e.ticket <= v->to) return v->fault;
+        if (e.ticket > v->to) return NULL;
+        if (e.ticket >= v->from) return v->fault;
     }
     return NULL;
 }

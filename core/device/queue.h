@@ -36,7 +36,7 @@ typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
 enum {
     CF_ALWAYS = 1, /* runs even in a poisoned queue */
     CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
-    CF_MAX_WAITS = 128 /* CF_MAX_DEVICES * CF_QUEUES */
+    CF_MAX_WAITS = 130 /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
 };
 
 /* The first error of a fault, kept by the context until it ends; shared by all queues that inherit it. */
@@ -70,7 +70,8 @@ struct cf_queue {
     /* host side */
     uint64_t tail;   /* bytes ever enqueued */
     uint64_t last;   /* ticket of the command enqueued last */
-    uint64_t reserved;
+    uint64_t reserved; /* tail once the reservation is committed */
+    size_t promised;   /* bytes that cf_queue_room has made sure of and that are not enqueued yet */
     cf_void *voids;  /* faults raised so far, oldest first */
     int32_t nvoids;
     /* shared */
@@ -82,10 +83,14 @@ struct cf_queue {
     _Atomic(const cf_fault *) fault;
 };
 
-cfx_status cf_queue_init(cf_queue *queue, struct cfx_device *device);
+void cf_queue_init(cf_queue *queue, struct cfx_device *device);
+/* The ring, between which events of the queue can still be asked for. */
+cfx_status cf_queue_open(cf_queue *queue);
+void cf_queue_close(cf_queue *queue);
 void cf_queue_free(cf_queue *queue);
 
-/* Makes sure that commands of `bytes` in all can be enqueued; parks, interruptibly, while the ring is full. */
+/* Makes sure that commands of `bytes` in all can be enqueued, one after another, without waiting; parks,
+ * interruptibly, while the ring is full.  At most CF_RING_BYTES / 2. */
 cfx_status cf_queue_room(cf_queue *queue, size_t bytes);
 /* The bytes that one command takes. */
 size_t cf_queue_bytes(int nwaits, size_t payload);
@@ -99,8 +104,10 @@ cf_event cf_queue_commit(cf_queue *queue);
 /* The event of the command enqueued last. */
 static inline cf_event cf_queue_last(cf_queue *queue) { return (cf_event){queue, queue->last}; }
 
+/* seq_cst, because who looks before he sleeps must not look before he has said that he will: the load may not
+ * pass the store of `alarm` or `asleep` ahead of it. */
 static inline bool cf_event_done(cf_event e) {
-    return !e.queue || atomic_load_explicit(&e.queue->finished, memory_order_acquire) >= e.ticket;
+    return !e.queue || atomic_load_explicit(&e.queue->finished, memory_order_seq_cst) >= e.ticket;
 }
 
 /* Asks e's queue to wake the sleepers of its context when it gets to e. */

@@ -20,7 +20,7 @@ enum { SPIN_ROUNDS = 400 };
 static cf_command *next(cf_queue *queue) {
     for (;;) {
         const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
-        if (head == atomic_load_explicit(&queue->published, memory_order_acquire)) return NULL;
+        if (head == atomic_load_explicit(&queue->published, memory_order_seq_cst)) return NULL; /* see cf_event_done */
         const size_t at = (size_t)(head % CF_RING_BYTES);
         cf_command *command = (cf_command *)(queue->ring + at);
         if (command->run) return command;

@@ -364,9 +364,9 @@ CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
                                     .p = {low, high}, .kind = CF_UPDATE});
 }
 
-/* Filling all of a buffer makes its value; filling a part updates it. */
+/* Filling all of a buffer makes its value if it has none yet; else an old one would be void where this is skipped. */
 static cf_write kind_of(const cfx_tensor *y) {
-    return cf_numel(y) * cfx_dtype_size(y->_dtype) == (int64_t)y->_buffer->bytes ? CF_MAKE : CF_UPDATE;
+    return cf_is_whole(y) && (y->_buffer->empty || cf_refuse_void(y) != CFX_OK) ? CF_MAKE : CF_UPDATE;
 }
 
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
@@ -378,6 +378,12 @@ CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
 
 cfx_status cf_fill_make(cfx_tensor *y) {
     return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}});
+}
+
+cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) {
+    cfx_tensor wide;
+    stretch(x, y->_ndim, y->_shape, &wide);
+    return cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}});
 }
 
 CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {

@@ -4,7 +4,7 @@
 
 #include "tensor/tensor.h"
 
-static cfx_status refuse_void(const cfx_tensor *x) {
+cfx_status cf_refuse_void(const cfx_tensor *x) {
     const cf_uses *made = &x->_buffer->made;
     for (int32_t i = 0; i < made->n; i++) {
         const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
@@ -13,8 +13,12 @@ static cfx_status refuse_void(const cfx_tensor *x) {
     return CFX_OK;
 }
 
+bool cf_is_whole(const cfx_tensor *x) {
+    return cf_numel(x) * cfx_dtype_size(x->_dtype) == (int64_t)x->_buffer->bytes;
+}
+
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
-    CF_TRY(refuse_void(x));
+    CF_TRY(cf_refuse_void(x));
     cf_waits_uses(waits, &x->_buffer->writes);
     return CFX_OK;
 }
@@ -33,11 +37,11 @@ cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
     cf_buffer *buffer = x->_buffer;
     /* The write waited for all that came before it, so it stands for all of that. */
     buffer->writes.n = buffer->reads.n = 0;
-    buffer->fresh = 0;
+    buffer->fresh = buffer->empty = 0;
     if (buffer->block->uses.n) cf_uses_clear(&buffer->block->uses);
     buffer->nbuckets = 0;
     if (kind == CF_MAKE) {
-        buffer->made.n = 0;
+        if (cf_is_whole(x)) buffer->made.n = 0;
         CF_TRY(cf_uses_add(&buffer->made, e));
     }
     return cf_uses_add(&buffer->writes, e);
@@ -73,8 +77,13 @@ static cfx_status enqueue(const cf_issue *issue) {
     waits.own = queue;
     waits.n = 0;
     for (int k = 0; k < views; k++) {
+        if (cf_device(issue->t[k])->context != device->context)
+            return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
         if (k >= issue->nout || issue->kind == CF_UPDATE) CF_TRY(cf_wait_to_read(&waits, issue->t[k]));
-        if (k < issue->nout) CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
+        if (k >= issue->nout) continue;
+        /* A part made in a void buffer would hide that the rest is void. */
+        if (!cf_is_whole(issue->t[k])) CF_TRY(cf_refuse_void(issue->t[k]));
+        CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
     }
     void *payload;
     CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,

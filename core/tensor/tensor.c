@@ -75,8 +75,11 @@ void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
     const int64_t size = cfx_dtype_size(x->_dtype);
     int64_t low = x->_offset, high = x->_offset + 1;
     for (int d = 0; d < x->_ndim; d++) {
-        if (x->_shape[d] == 0) high = low;
-        else if (x->_stride[d] > 0) high += (x->_shape[d] - 1) * x->_stride[d];
+        if (x->_shape[d] == 0) {
+            *from = *to = x->_offset * size;
+            return;
+        }
+        if (x->_stride[d] > 0) high += (x->_shape[d] - 1) * x->_stride[d];
         else low += (x->_shape[d] - 1) * x->_stride[d];
     }
     *from = low * size;
@@ -100,6 +103,7 @@ static void orphan(cfx_device *device) {
 
 static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
     void *memory;
+    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
     CF_TRY(cf_alloc_zero(1, sizeof(cf_buffer), &memory));
     cf_buffer *buffer = memory;
     const cfx_status status = cf_pool_take(&device->pool, bytes, &buffer->block);
@@ -183,6 +187,7 @@ cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t
     out->_node = 0;
     out->_dtype = (uint8_t)dtype;
     out->_flags = 0;
+    out->_lent = 0;
     cf_set_packed(out, ndim, shape);
     return CFX_OK;
 }
@@ -192,12 +197,14 @@ void cf_alias(const cfx_tensor *x, cfx_tensor *out) {
     out->_tape = 0;
     out->_node = 0;
     out->_flags = CFX_FLAG_VIEW;
+    out->_lent = 0;
     out->_buffer->refs++;
 }
 
 CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out) {
     CF_TRY(cf_check_tensor("retain", "x", x));
     *out = *x;
+    out->_lent = 0;
     out->_buffer->refs++;
     return CFX_OK;
 }
@@ -210,7 +217,7 @@ CFX_API cfx_status cfx_detach(const cfx_tensor *x, cfx_tensor *out) {
 
 CFX_API void cfx_release(cfx_tensor *x) {
     if (!x || !x->_buffer) return;
-    cf_buffer_release(x->_buffer);
+    if (!x->_lent) cf_buffer_release(x->_buffer); /* a lent handle has no reference to give back */
     x->_buffer = NULL; /* all that a second release, and every check, looks at */
     x->_tape = 0;
 }
@@ -232,6 +239,7 @@ CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, co
     CF_TRY(cf_interrupted(device->context));
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     out->_buffer->fresh = 0; /* the caller's, written or not */
+    out->_buffer->empty = 1;
     return CFX_OK;
 }
 
@@ -245,15 +253,6 @@ CFX_API int32_t cfx_ready(const cfx_tensor *x) {
     return 1;
 }
 
-static cfx_status raise_void(const cfx_tensor *x) {
-    const cf_uses *made = &x->_buffer->made;
-    for (int32_t i = 0; i < made->n; i++) {
-        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
-        if (fault) return cf_fail(fault->status, "the tensor was never written: %s", fault->message);
-    }
-    return CFX_OK;
-}
-
 CFX_API cfx_status cfx_wait(const cfx_tensor *x) {
     CF_TRY(cf_check_tensor("wait", "x", x));
     const cf_uses *writes = &x->_buffer->writes;
@@ -262,7 +261,7 @@ CFX_API cfx_status cfx_wait(const cfx_tensor *x) {
         CF_TRY(cf_event_wait(e));
         CF_TRY(cf_event_raise(e));
     }
-    return raise_void(x);
+    return cf_refuse_void(x);
 }
 
 CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out) {
@@ -271,22 +270,25 @@ CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out) {
     return CFX_OK;
 }
 
+/* Row-major values of a strided view in host memory. */
+static void gather(const cfx_tensor *x, int dim, const char *from, char **to) {
+    const int64_t size = cfx_dtype_size(x->_dtype), step = x->_stride[dim] * size;
+    for (int64_t i = 0; i < x->_shape[dim]; i++, from += step) {
+        if (dim + 1 < x->_ndim) gather(x, dim + 1, from, to);
+        else *to = (char *)memcpy(*to, from, (size_t)size) + size;
+    }
+}
+
 CFX_API cfx_status cfx_read(const cfx_tensor *x, void *dst, size_t bytes) {
     CF_TRY(cf_check_tensor("read", "x", x));
     const size_t need = (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype);
     if (bytes != need) return cf_fail(CFX_EARG, "read: expected room for %zu bytes, got %zu", need, bytes);
     if (need == 0) return cfx_wait(x);
-    if (!cfx_is_contiguous(x)) {
-        cfx_tensor plain, packed = {0};
-        cf_alias(x, &plain);
-        cfx_status status = cfx_contiguous(&plain, &packed);
-        if (status == CFX_OK) status = cfx_read(&packed, dst, bytes);
-        cfx_release(&packed);
-        cfx_release(&plain);
-        return status;
-    }
     CF_TRY(cfx_wait(x));
-    memcpy(dst, cf_data(x), need);
+    /* On the host even where a kernel could do it: a read waits for its own value's write, not behind all else. */
+    char *to = dst;
+    if (cfx_is_contiguous(x)) memcpy(dst, cf_data(x), need);
+    else gather(x, 0, cf_data(x), &to);
     return CFX_OK;
 }
 
@@ -310,6 +312,7 @@ CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim
                                  const void *data, cfx_tensor *out) {
     CF_TRY(cf_check_shape("from", dtype, ndim, shape));
     CF_TRY(cf_interrupted(device->context));
+    if (out->_buffer) return cf_fail(CFX_EARG, "from: argument 'out': expected an empty handle");
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     cf_buffer *buffer = out->_buffer;
     buffer->fresh = 0;

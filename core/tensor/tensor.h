@@ -24,6 +24,7 @@ typedef struct cf_buffer {
     size_t bytes;
     int32_t refs;
     int32_t fresh;   /* 1 until something is written: what an operation that fails gives back */
+    int32_t empty;   /* 1: cfx_empty's, and not written yet */
     int32_t saved;   /* how many handles the live tapes keep of it */
     cf_uses writes;  /* the last write; a collective's slices are several */
     cf_uses reads;   /* since then, the last of each queue */
@@ -32,7 +33,7 @@ typedef struct cf_buffer {
     struct cfx_layout *layout;
     int32_t layout_dtype; /* which of the layout's buffers this is */
     cf_bucket *buckets;   /* valid while the backward that made them is the last writer: then nbuckets > 0 */
-    int32_t nbuckets;
+    int32_t nbuckets;     /* -1: a backward is under way and has written nothing yet */
     int32_t counting; /* places of a backward under way */
     struct cf_buffer *next, **link; /* of the device's list */
 } cf_buffer;
@@ -75,9 +76,14 @@ void cf_buffer_release(cf_buffer *buffer);
 
 /* ---- order ------------------------------------------------------------------------------------------ */
 
+/* CF_MAKE gives the view its value, CF_UPDATE changes it.  Where a CF_MAKE is skipped the tensor is void. */
 typedef enum cf_write { CF_MAKE, CF_UPDATE } cf_write;
 
-/* What a command on `queue` that reads or writes x has to wait for; refuses void tensors. */
+/* Fails with the first error if the command that should have given x its value was skipped. */
+cfx_status cf_refuse_void(const cfx_tensor *x);
+/* 1 if the view is all of its buffer. */
+bool cf_is_whole(const cfx_tensor *x);
+/* What a command on `queue` that reads or writes x has to wait for; a reader refuses void tensors. */
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x);
 cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
 /* Notes that the command of event e read or wrote x. */
@@ -113,7 +119,8 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x);
 cfx_status cf_broadcast(const char *function, const cfx_tensor *a, const cfx_tensor *b, int32_t *ndim, int64_t *shape);
 /* x with dimension `dim` last (a view). */
 void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
-/* y += x, y = 0, without checks for tapes, as parts of the making of y. */
+/* y += x, y = x, y = 0, without checks for tapes, as parts of the making of y. */
+cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x);
 cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x);
 cfx_status cf_fill_make(cfx_tensor *y);
 /* The dtype of a float operation on x. */

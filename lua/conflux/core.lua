@@ -191,8 +191,10 @@ end
 
 -- ---- memory -----------------------------------------------------------------------------------------------
 
-local SHARE = 0.02 -- of the time may go into collections
-local threshold, last_collection = 64 * 2 ^ 20, -1
+local SHARE = 0.02       -- of the time may go into collections
+local LEAST = 64 * 2 ^ 20 -- bytes of debt, however quick collections are
+local PART = 1 / 16      -- of a device's memory may be debt, however slow they are
+local threshold, last_collection = LEAST, -math.huge
 local now = ffi.new "cf_time"
 
 local function seconds()
@@ -207,13 +209,16 @@ local function collect()
   C.cfx_debt_paid(context)
   local took, gap = seconds() - start, start - last_collection
   last_collection = start
+  local wanted = threshold
   if took > SHARE * gap then
-    threshold = threshold * 2
-  elseif took < SHARE / 8 * gap and threshold > 64 * 2 ^ 20 then
-    threshold = threshold / 2
-  else
-    return
+    local info = ffi.new "cfx_memory_info"
+    C.cfx_memory(default, info)
+    wanted = math.max(LEAST, math.min(threshold * 2, info.limit * PART))
+  elseif took < SHARE / 8 * gap then
+    wanted = math.max(LEAST, threshold / 2)
   end
+  if wanted == threshold then return end
+  threshold = wanted
   C.cfx_debt_threshold(context, threshold)
 end
 

@@ -32,7 +32,8 @@ static mover mover_of(int64_t size) {
     return size == 1 ? move_uint8_t : size == 2 ? move_uint16_t : size == 4 ? move_uint32_t : move_uint64_t;
 }
 
-/* A transpose is copied by squares, so that the lines of both sides stay in the cache. */
+/* A transpose is copied by squares, through a buffer: so each side is touched by whole cache lines, which matters
+ * most where a power of two as stride puts all of a column into one set of the cache. */
 enum { SQUARE = 32 };
 
 /* y <- x of one dtype: sheets of [rows, cols], which are the last two dimensions. */
@@ -50,10 +51,13 @@ static void sheet(const job *j, char *y, const char *x, int64_t first, int64_t e
         j->move(y + first * yr * j->size, x + first * xr * j->size, end - first, j->cols, yr, yc, xr, xc);
         return;
     }
+    uint64_t square[SQUARE * SQUARE]; /* [cols, rows] */
     for (int64_t r = first; r < end; r += SQUARE)
-        for (int64_t c = 0; c < j->cols; c += SQUARE)
-            j->move(y + (r * yr + c * yc) * j->size, x + (r * xr + c * xc) * j->size, cf_least(SQUARE, end - r),
-                    cf_least(SQUARE, j->cols - c), yr, yc, xr, xc);
+        for (int64_t c = 0; c < j->cols; c += SQUARE) {
+            const int64_t rows = cf_least(SQUARE, end - r), cols = cf_least(SQUARE, j->cols - c);
+            j->move((char *)square, x + (r * xr + c * xc) * j->size, cols, rows, SQUARE, 1, xc, xr);
+            j->move(y + (r * yr + c * yc) * j->size, (const char *)square, rows, cols, yr, yc, 1, SQUARE);
+        }
 }
 
 /* Items are rows of all sheets. */

@@ -1,0 +1,223 @@
+--- Data: files of samples, and loaders that deal them out to devices.
+-- @module conflux.data
+local core = require "conflux.core"
+local check = require "conflux.check"
+
+local C, ffi = core.C, core.ffi
+local settle, is_tensor, new = core.settle, core.is_tensor, core.new
+local next, setmetatable, tonumber, tostring, type = next, setmetatable, tonumber, tostring, type
+local sort = table.sort
+
+-- ---- files --------------------------------------------------------------------------------------------------
+
+--- An IDX file (the format of MNIST), plain or gzip, as a tensor of the file's type and shape.
+---@param path string
+---@param o? {device: conflux.Device|string}
+---@return conflux.Tensor
+local function idx(path, o)
+  check.string("data.idx", "path", path)
+  o = check.options("data.idx", o, {"device"})
+  local device, out = check.device("data.idx", "device", o.device), new()
+  local st = C.cfx_idx_read(device, path, out)
+  if st ~= 0 then settle(st, C.cfx_idx_read, device, path, out) end
+  return out
+end
+
+--- Numbers of a text file, one row a line, as a tensor [rows, columns].
+---@param path string
+---@param o? {separator: string?, skip: integer?, dtype: "float32"|"float64"|nil, device: conflux.Device|string|nil}
+---  default: ",", 0 lines, float32
+---@return conflux.Tensor
+local function csv(path, o)
+  check.string("data.csv", "path", path)
+  o = check.options("data.csv", o, {"separator", "skip", "dtype", "device"})
+  local separator = check.string("data.csv", "separator", o.separator or ",")
+  if #separator ~= 1 then check.arg("data.csv", "separator", "one character", check.describe(separator)) end
+  local skip = check.integer("data.csv", "skip", o.skip or 0, 0)
+  local dtype = check.dtype("data.csv", "dtype", o.dtype or "float32")
+  if dtype ~= core.dtype.float32 and dtype ~= core.dtype.float64 then
+    check.arg("data.csv", "dtype", "'float32' or 'float64'", check.describe(o.dtype))
+  end
+  local device, out = check.device("data.csv", "device", o.device), new()
+  local st = C.cfx_csv_read(device, path, separator:byte(), skip, dtype, out)
+  if st ~= 0 then settle(st, C.cfx_csv_read, device, path, separator:byte(), skip, dtype, out) end
+  return out
+end
+
+-- ---- DataLoader ---------------------------------------------------------------------------------------------
+
+---@class conflux.DataLoader
+local DataLoader = {}
+DataLoader.__index = DataLoader
+
+local LAST = {drop = 0, pad = 1, keep = 2}
+local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch"}
+
+-- The data's keys in tree order.
+local function keys_of(data)
+  local keys, names = {}, {}
+  for key in next, data do
+    if type(key) == "string" then
+      names[#names + 1] = key
+    elseif not (type(key) == "number" and key >= 1 and key <= #data and key % 1 == 0) then
+      check.arg("DataLoader", "data", "string keys, or positions from 1", "the key " .. tostring(key))
+    end
+  end
+  for i = 1, #data do keys[i] = i end
+  sort(names)
+  for i = 1, #names do keys[#keys + 1] = names[i] end
+  return keys
+end
+
+-- The columns on a CPU device, packed.
+local function columns_of(data, keys)
+  local columns = {}
+  for i = 1, #keys do
+    local x = data[keys[i]]
+    local name = ("data.%s"):format(keys[i])
+    if not is_tensor(x) or x._ndim == 0 then
+      check.arg("DataLoader", name, "a tensor with a row for each sample", check.describe(x))
+    end
+    if columns[1] and x._shape[0] ~= columns[1]._shape[0] then
+      check.arg("DataLoader", name, ("%d rows, as data.%s has"):format(tonumber(columns[1]._shape[0]), keys[1]),
+        check.describe(x))
+    end
+    if not tostring(x.device):find "^cpu" then x = x:to "cpu" end
+    columns[i] = x:detach():contiguous()
+  end
+  return columns
+end
+
+local function read_options(o)
+  o = check.options("DataLoader", o, OPTIONS)
+  local c = ffi.new "cfx_loader_options"
+  c.size = ffi.sizeof(c)
+  c.batch = check.integer("DataLoader", "batch", o.batch == nil and 1 or o.batch, 1)
+  c.shuffle = o.shuffle ~= nil and check.boolean("DataLoader", "shuffle", o.shuffle) and 1 or 0
+  c.last = LAST[o.last == nil and "keep" or o.last]
+    or check.arg("DataLoader", "last", "'drop', 'pad' or 'keep'", check.describe(o.last))
+  c.prefetch = check.integer("DataLoader", "prefetch", o.prefetch == nil and 2 or o.prefetch, 0, 1024)
+  c.seed = check.integer("DataLoader", "seed", o.seed == nil and 0 or o.seed, 0, 2 ^ 53)
+  return c
+end
+
+--- Makes a loader over tensors of equal length: `data` holds them by name or position, and batches have the same
+-- keys.
+--
+-- Each step takes the next `batch` samples for every device.  With `shuffle`, the order of an epoch is the one
+-- permutation of (seed, epoch) over all samples, whatever the devices.  `last` says what becomes of a short last
+-- step: "keep" deals it out evenly, "drop" leaves it out, "pad" fills it up with the epoch's first samples.
+-- `prefetch` steps are gathered ahead.  The tensors must not be written to while the loader lives.
+---@param data table<string|integer, conflux.Tensor>
+---@param o? {batch: integer?, shuffle: boolean?, last: string?, seed: integer?, devices: conflux.Device[]?,
+---  prefetch: integer?}  default: 1, false, "keep", 0, cf.devices(), 2
+---@return conflux.DataLoader
+local function new_loader(data, o)
+  if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors", data) end
+  local options = read_options(o)
+  local devices = check.devices("DataLoader", "devices", o and o.devices)
+  local keys = keys_of(data)
+  if #keys == 0 then check.arg("DataLoader", "data", "at least one tensor", "none") end
+  local columns = columns_of(data, keys)
+  options.devices = #devices
+  local list, out = ffi.new("cfx_device *[?]", #devices), ffi.new "cfx_loader *[1]"
+  for i = 1, #devices do list[i - 1] = devices[i] end
+  local array = core.ptrs(columns)
+  local st = C.cfx_loader_new(options, #keys, array, list, out)
+  if st ~= 0 then settle(st, C.cfx_loader_new, options, #keys, array, list, out) end
+  local loader = setmetatable({
+    _loader = ffi.gc(out[0], C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
+    _counts = ffi.new("int64_t[?]", #devices), _batch = ffi.new("cfx_tensor *[?]", #devices * #keys),
+    batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
+    samples = tonumber(columns[1]._shape[0]),
+  }, DataLoader)
+  return loader
+end
+
+--- Steps of an epoch.
+---@return integer
+function DataLoader:steps()
+  return C.cfx_loader_steps(self._loader)
+end
+
+-- The next step's batch, or nil.
+local function next_batch(self)
+  local keys, devices = self._keys, self.devices
+  local n, array = #keys, self._batch
+  local batch = {n = 0}
+  for i = 1, #devices do
+    local part = {}
+    batch[i] = part
+    for k = 1, n do
+      local t = new()
+      part[keys[k]], array[(i - 1) * n + k - 1] = t, t
+    end
+  end
+  local more = ffi.new "int32_t[1]"
+  local st = C.cfx_loader_next(self._loader, self._counts, array, more)
+  if st ~= 0 then settle(st, C.cfx_loader_next, self._loader, self._counts, array, more) end
+  if more[0] == 0 then return nil end
+  for i = 1, #devices do
+    batch[i].n = tonumber(self._counts[i - 1])
+    batch.n = batch.n + batch[i].n
+  end
+  return batch
+end
+
+--- Goes through epoch `e`: `for step, batch in loader:epoch(e) do`.
+--
+-- `batch[i]` lies on device i and has the data's keys, and `n`, its samples; `batch.n` is the total.  Steps count
+-- from 1.  An epoch left early is cancelled by the next; one that `restore` interrupted goes on behind its step.
+---@param e integer  from 0
+---@return fun(): integer?, table?
+function DataLoader:epoch(e)
+  check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
+  local first = 0
+  if self._resume and self._resume.epoch == e then first = self._resume.step end
+  self._resume = nil
+  local st = C.cfx_loader_begin(self._loader, e, first)
+  if st ~= 0 then settle(st, C.cfx_loader_begin, self._loader, e, first) end
+  self._turn = self._turn + 1
+  self._epoch, self._step = e, first
+  local turn = self._turn
+  return function()
+    if turn ~= self._turn then check.fail("DataLoader.epoch", "another epoch was begun meanwhile") end
+    local batch = next_batch(self)
+    if not batch then return nil end
+    self._step = self._step + 1
+    return self._step, batch
+  end
+end
+
+--- Where the loader is: a table that can be saved.
+---@return {epoch: integer, step: integer, seed: integer, total: integer, samples: integer}
+function DataLoader:state()
+  return {epoch = self._epoch, step = self._step, seed = self.seed, total = self.batch * #self.devices,
+    samples = self.samples}
+end
+
+--- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.
+---@param s table
+---@return conflux.DataLoader
+function DataLoader:restore(s)
+  if type(s) ~= "table" then check.arg("DataLoader.restore", "state", "what :state() returned", s) end
+  local mine = self:state()
+  for _, key in ipairs {"seed", "total", "samples"} do
+    if s[key] ~= mine[key] then
+      check.fail("DataLoader.restore", "the state is of another loader: its %s is %s, here it is %s", key,
+        check.describe(s[key]), check.describe(mine[key]))
+    end
+  end
+  check.integer("DataLoader.restore", "epoch", s.epoch, 0)
+  check.integer("DataLoader.restore", "step", s.step, 0, self:steps())
+  self._resume = {epoch = s.epoch, step = s.step}
+  self._epoch, self._step = s.epoch, s.step
+  self._turn = self._turn + 1
+  return self
+end
+
+function DataLoader:__tostring()
+  return ("DataLoader(%d samples in %d steps on %d devices)"):format(self.samples, self:steps(), #self.devices)
+end
+
+return {idx = idx, csv = csv, DataLoader = new_loader}

@@ -1,0 +1,78 @@
+--- The time of a training step, beside the time of its arithmetic alone.
+--
+--     build/bin/conflux scripts/bench/mlp.lua [--quick]
+--
+-- Two multilayer perceptrons train by data parallelism (withgradient, allreduce, update) on one device with all
+-- cores and on two that share them:
+--   mlp16  1-256-512-256-1, tanh, sum of squares, 16 samples a device (the x^2 example)
+--   mlp64  784-512-256-10, relu, cross-entropy, 64 samples a device (Fashion-MNIST's shapes)
+-- A block is 100 steps, of which only the last loss is read; the figure is the median of 15 blocks.
+--
+-- The floor is the same step without Conflux (floor.c): its matrix products called directly in oneDNN, the
+-- optimiser's loop, and on two devices the all-reduce's loop, by the same number of threads.  A block of it, in a
+-- process of its own (a second team of threads in this one would make OpenMP's wait differently), follows each
+-- block of steps, so that whatever else the machine does hits both.
+--
+-- fashion_2dev_samples_per_s is what scripts/fashion.lua reports of itself: an epoch, its data loader included.
+
+local bench = dofile((arg[0]:match "^.*/" or "") .. "common.lua")
+local options = bench.options()
+
+local BLOCKS, STEPS = 15, 100
+if options.quick then BLOCKS, STEPS = 3, 10 end
+
+-- ---- the floor, in a process of its own: mlp.lua --floor NAME DEVICES THREADS STEPS ---------------------------
+
+if options[1] == "--floor" then
+  local case = bench.cases[options[2]]
+  local sizes = require "ffi".new("int64_t[?]", #case.sizes, case.sizes)
+  local us = bench.floor().conflux_floor(#case.sizes - 1, sizes, case.act, case.batch, tonumber(options[3]),
+    tonumber(options[4]), tonumber(options[5]))
+  print(("%.17g"):format(us))
+  os.exit(us > 0 and 0 or 1)
+end
+
+local function floor_block(name, devices, threads)
+  local command = ("'%s' '%s' --floor %s %d %d %d"):format(bench.program(), arg[0], name, devices, threads, STEPS)
+  local pipe = assert(io.popen(command))
+  local us = tonumber(pipe:read "*l")
+  pipe:close()
+  return assert(us and us > 0 and us, "the floor could not be measured: " .. command)
+end
+
+-- ---- the steps ----------------------------------------------------------------------------------------------
+
+local cf = require "conflux"
+
+local function step_block(step)
+  local losses
+  cf.sync()
+  local start = bench.now()
+  for _ = 1, STEPS do losses = step() end
+  local loss = losses[1]:item()
+  cf.sync()
+  local us = (bench.now() - start) / STEPS
+  assert(loss == loss, "the loss is not a number")
+  return us
+end
+
+local function measure(name, devices)
+  local threads = cf.devices()[1].threads
+  local step = bench.trainer(cf, bench.cases[name])
+  step_block(step) -- warms up
+  local us, floor = {}, {}
+  for b = 1, BLOCKS do
+    us[b] = step_block(step)
+    floor[b] = floor_block(name, devices, threads)
+  end
+  local prefix = ("%s_%ddev_"):format(name, devices)
+  bench.figure(prefix .. "us", bench.median(us), "us")
+  bench.figure(prefix .. "floor_us", bench.median(floor), "us")
+  bench.figure(prefix .. "over_floor", bench.median(us) / bench.median(floor), "ratio")
+end
+
+for devices, spec in ipairs {"cpu", "cpu*2"} do
+  cf.devices(spec)
+  measure("mlp16", devices)
+  measure("mlp64", devices)
+end

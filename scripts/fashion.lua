@@ -1,0 +1,122 @@
+-- Trains an MLP (784-512-256-10) on Fashion-MNIST (Xiao et al. 2017), on every device of the run:
+--
+--     build/bin/conflux --devices "cpu*2" scripts/fashion.lua --epochs 3
+local cf = require "conflux"
+local nn, optim = cf.nn, cf.optim
+
+local USAGE = [[
+usage: conflux scripts/fashion.lua [options]
+  --data DIR      where the IDX files are       (/usr/share/datasets/fashion-mnist)
+  --epochs N      passes over the samples       (3)
+  --batch N       samples a device takes a step (64)
+  --lr RATE       peak of the one-cycle rate    (3e-3)
+  --devices SPEC  such as cpu*2                 (those of the run)
+  --seed N        of weights and shuffling      (1)
+]]
+
+local function quit(message)
+  io.stderr:write("fashion.lua: ", message, "\n", USAGE)
+  os.exit(2)
+end
+
+-- ---- options ------------------------------------------------------------------------------------------------
+
+local options = {data = "/usr/share/datasets/fashion-mnist", epochs = 3, batch = 64, lr = 3e-3, seed = 1}
+local texts = {data = true, devices = true}
+
+local function read_options(arguments)
+  local i = 1
+  while i <= #arguments do
+    local name = arguments[i]:match "^%-%-(%a+)$"
+    if name == "help" then
+      io.write(USAGE)
+      os.exit(0)
+    end
+    local value = arguments[i + 1]
+    if not name or (options[name] == nil and not texts[name]) then quit("unknown option " .. arguments[i]) end
+    if value == nil then quit(arguments[i] .. " needs a value") end
+    if not texts[name] then
+      local number = tonumber(value)
+      local is_whole = name == "lr" or number and number % 1 == 0
+      if not number or not is_whole or number < (name == "seed" and 0 or name == "lr" and 0 or 1) then
+        quit(("%s: '%s' will not do"):format(arguments[i], value))
+      end
+      value = number
+    end
+    options[name] = value
+    i = i + 2
+  end
+end
+
+read_options {...}
+if options.devices then cf.devices(options.devices) end
+cf.seed(options.seed)
+
+-- ---- data and model -----------------------------------------------------------------------------------------
+
+-- Pixels to mean 0 and deviation 1 (those of the training set).
+local function read(kind)
+  local images = cf.data.idx(("%s/%s-images-idx3-ubyte.gz"):format(options.data, kind))
+  local labels = cf.data.idx(("%s/%s-labels-idx1-ubyte.gz"):format(options.data, kind))
+  local n = #images
+  return {
+    image = (images:reshape(n, 784):to "float32" / 255 - 0.2860) / 0.3530,
+    label = labels:to "int64",
+    n = n,
+  }
+end
+
+local train, test = read "train", read "t10k"
+local loader = cf.data.DataLoader({image = train.image, label = train.label},
+  {batch = options.batch, shuffle = true, last = "drop", seed = options.seed})
+
+local model  = nn.Chain(nn.Dense(784, 512, "relu"), nn.Dense(512, 256, "relu"), nn.Dense(256, 10))
+local models = cf.replicate(model)
+local opt    = optim.Adam(optim.onecycle(options.lr, options.epochs * loader:steps()))
+local states = cf.withdevices(function(i) return opt:setup(models[i]) end)
+local tests  = cf.replicate {image = test.image, label = test.label}
+
+print(model)
+
+-- ---- training -----------------------------------------------------------------------------------------------
+
+local function loss_of(m, batch)
+  return nn.crossentropy(m(batch.image), batch.label)
+end
+
+-- The loss of every step is added up where it lies; reading the sum once an epoch costs the loop nothing.
+local function train_epoch(epoch)
+  local bar = cf.progress(loader:steps() * options.batch * #models, {label = ("epoch %d/%d"):format(epoch,
+    options.epochs)})
+  local sums = cf.withdevices(function() return cf.zeros({}) end)
+  local steps = 0
+  for step, batch in loader:epoch(epoch) do
+    local losses, grads = cf.withdevices(function(i) return cf.withgradient(loss_of, models[i], batch[i]) end)
+    cf.allreduce("avg", grads)
+    cf.withdevices(function(i)
+      optim.update(states[i], models[i], grads[i])
+      sums[i]:add_(losses[i])
+    end)
+    steps = step
+    bar:update(batch.n, {loss = losses[1]})
+  end
+  local loss = cf.allreduce("avg", sums)[1]:item() / steps -- waits for the epoch's last step
+  return loss, bar:finish():rate()
+end
+
+-- Each device judges its share of the test set.
+local function accuracy()
+  local parts = cf.withdevices(function(i)
+    local share = math.ceil(test.n / #models)
+    local from, to = (i - 1) * share + 1, math.min(i * share, test.n)
+    local logits = models[i](tests[i].image[{{from, to}}])
+    return cf.metrics.accuracy(logits, tests[i].label[{{from, to}}]) * ((to - from + 1) / test.n)
+  end)
+  return cf.allreduce("+", parts)[1]:item()
+end
+
+for epoch = 1, options.epochs do
+  local loss, rate = train_epoch(epoch)
+  print(("epoch %d/%d  loss %.4f  test_accuracy %.4f  samples/s %.0f"):format(epoch, options.epochs, loss, accuracy(),
+    rate))
+end

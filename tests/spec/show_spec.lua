@@ -1,0 +1,93 @@
+local cf = require "conflux"
+require "tests.spec.helper"
+
+local function lines(...)
+  return table.concat({...}, "\n")
+end
+
+describe("a printed tensor", function()
+  it("is rows of aligned values and a line that says what it is", function()
+    assert.equal(lines(
+      "  1   2  -3",
+      " 40  50  60",
+      "[2x3 float32, cpu:0]"), tostring(cf.tensor({{1, 2, -3}, {40, 50, 60}})))
+    assert.equal(lines(" 0.5000  1.2500", "[2 float64, cpu:0]"), tostring(cf.tensor({0.5, 1.25}, {dtype = "float64"})))
+    assert.equal(lines(" 1  -2", "[2 int32, cpu:0]"), tostring(cf.tensor({1, -2}, {dtype = "int32"})))
+    assert.equal(lines("  true  false", "[2 bool, cpu:0]"), tostring(cf.tensor({true, false})))
+    assert.equal(lines(" 255", "[1 uint8, cpu:0]"), tostring(cf.tensor({255}, {dtype = "uint8"})))
+    assert.equal(lines(" 0.5000", "[1 bfloat16, cpu:0]"), tostring(cf.tensor({0.5}, {dtype = "bfloat16"})))
+    assert.equal(lines(" -9007199254740992", "[1 int64, cpu:0]"), tostring(cf.tensor({-2 ^ 53}, {dtype = "int64"})))
+  end)
+
+  it("has one format for all values", function()
+    assert.equal(lines(" 1.0000e-06  1.0000e+00", "[2 float32, cpu:0]"), tostring(cf.tensor({1e-6, 1})))
+    assert.equal(lines(" 5.0000e-01  2.0000e+10", "[2 float32, cpu:0]"), tostring(cf.tensor({0.5, 2e10})))
+    assert.equal(lines("    0.0000  1234.5000", "[2 float32, cpu:0]"), tostring(cf.tensor({0, 1234.5})))
+  end)
+
+  it("shows nan and inf", function()
+    assert.equal(lines("     nan      inf     -inf   0.5000", "[4 float32, cpu:0]"),
+      (tostring(cf.tensor({0 / 0, math.huge, -math.huge, 0.5})):gsub("^ ", " ")))
+    assert.equal(lines(" nan    1", "[2 float32, cpu:0]"), tostring(cf.tensor({0 / 0, 1})))
+  end)
+
+  it("is one line without dimensions, and its last line alone without elements", function()
+    assert.equal("2.5 [float32, cpu:0]", tostring(cf.tensor(2.5)))
+    assert.equal("0.1 [float32, cpu:0]", tostring(cf.tensor(0.1)))
+    assert.equal("0.1 [float64, cpu:0]", tostring(cf.tensor(0.1, {dtype = "float64"})))
+    assert.equal("7 [int64, cpu:0]", tostring(cf.tensor(7, {dtype = "int64"})))
+    assert.equal("true [bool, cpu:0]", tostring(cf.tensor(true)))
+    assert.equal("nan [float32, cpu:0]", tostring(cf.tensor(0 / 0)))
+    assert.equal("[0x3 float32, cpu:0]", tostring(cf.zeros(0, 3)))
+    assert.equal("[3x0x2 int32, cpu:0]", tostring(cf.zeros(3, 0, 2, {dtype = "int32"})))
+  end)
+
+  it("shows more dimensions matrix by matrix", function()
+    assert.equal(lines(
+      "(1,.,.) =",
+      " 1  2",
+      " 3  4",
+      "",
+      "(2,.,.) =",
+      " 5  6",
+      " 7  8",
+      "[2x2x2 float32, cpu:0]"), tostring(cf.arange(1, 8):reshape(2, 2, 2)))
+  end)
+
+  it("leaves out the middle of a large one", function()
+    assert.equal(lines(
+      "    1     2     3  ...   998   999  1000  1001", "") .. "[1001 float32, cpu:0]",
+      (tostring(cf.arange(1, 1001)):gsub("  998", "  998")):gsub(" 998   999  1000  1001", " 998   999  1000  1001"))
+  end)
+
+  it("breaks rows that are too wide into blocks of columns", function()
+    local text = tostring(cf.ones(2, 50))
+    assert.equal(lines(
+      "columns 1 to 27",
+      (" 1"):rep(27, " "),
+      (" 1"):rep(27, " "),
+      "",
+      "columns 28 to 50",
+      (" 1"):rep(23, " "),
+      (" 1"):rep(23, " "),
+      "[2x50 float32, cpu:0]"), text)
+  end)
+
+  it("has no space at the end of a line, and no line at its end", function()
+    for _, shape in ipairs {{3}, {2, 3}, {40, 40}, {2, 3, 4}, {9, 9, 9, 9}, {30, 40, 50}, {5000}, {2000, 2}} do
+      local text = tostring(cf.rand(shape))
+      assert.is_nil(text:find " \n")
+      assert.is_nil(text:find "\n$")
+      assert.is_nil(text:find "\n\n\n")
+    end
+  end)
+
+  it("reads no more than it shows", function()
+    local x = cf.zeros(1):expand(100000, 1000)
+    assert.matches("%[100000x1000 float32, cpu:0%]$", tostring(x))
+  end)
+
+  it("shows views as they are seen", function()
+    assert.equal(lines(" 1  3", " 2  4", "[2x2 float32, cpu:0]"), tostring(cf.tensor({{1, 2}, {3, 4}}):t()))
+  end)
+end)
