@@ -27,6 +27,7 @@ static cfx_status check_leaves(const char *function, cf_combine op, int32_t repl
             const cfx_tensor *x = leaves[(int64_t)r * n + k], *first = leaves[k];
             CF_TRY(cf_check_tensor(function, "list", x));
             CF_TRY(cf_check_writable(function, x));
+            CF_TRY(cf_refuse_void(x));
             if (!cf_same_shape(first, x) || first->_dtype != x->_dtype)
                 return cf_fail(CFX_EARG, "%s: replica %d, tensor %d: expected a %s, got %s", function, r + 1, k + 1,
                                cf_describe(first, want), cf_describe(x, have));
@@ -101,6 +102,45 @@ static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replic
     return CFX_OK;
 }
 
+/* A part of one replica. */
+typedef struct span {
+    const cf_buffer *buffer;
+    int64_t from, to;
+    int32_t replica;
+} span;
+
+static int by_memory(const void *a, const void *b) {
+    const span *x = a, *y = b;
+    if (x->buffer != y->buffer) return (uintptr_t)x->buffer < (uintptr_t)y->buffer ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Parts are joined side by side, so no two may share memory: that of replicas which are one, or of tensors that are
+ * tied, or overlap, in one replica but not likewise in another. */
+static cfx_status check_apart(const char *function, const parts *p) {
+    const size_t n = (size_t)p->n * (size_t)p->replicas;
+    void *memory;
+    if (p->replicas == 1) return CFX_OK;
+    CF_TRY(cf_alloc(n * sizeof(span), &memory));
+    span *spans = memory;
+    for (size_t k = 0; k < n; k++) {
+        const cf_part *part = &p->items[k / (size_t)p->replicas];
+        const int32_t r = (int32_t)(k % (size_t)p->replicas);
+        const int64_t from = part->offset[r];
+        spans[k] = (span){cf_part_buffer(part, r), from, from + part->n * cfx_dtype_size(part->dtype), r};
+    }
+    qsort(spans, n, sizeof *spans, by_memory);
+    cfx_status status = CFX_OK;
+    for (size_t k = 1; k < n && status == CFX_OK; k++) {
+        const int32_t a = spans[k - 1].replica + 1, b = spans[k].replica + 1;
+        if (spans[k].buffer != spans[k - 1].buffer || spans[k].from >= spans[k - 1].to) continue;
+        if (a != b) status = cf_fail(CFX_EARG, "%s: replicas %d and %d share memory", function, a < b ? a : b, a < b ? b : a);
+        else status = cf_fail(CFX_EARG, "%s: replica %d: tensors share memory that do not in all replicas", function, a);
+    }
+    free(memory);
+    return status;
+}
+
 /* The replicas' stretches, cut into parts. */
 static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, parts *out) {
     cf_stretch *stretches;
@@ -119,9 +159,11 @@ static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, p
     return status;
 }
 
-static cfx_status run_packed(cf_combine op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
+static cfx_status run_packed(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
+                             cfx_tensor *const *leaves) {
     parts p = {.replicas = replicas};
     cfx_status status = join(replicas, n, leaves, &p);
+    if (status == CFX_OK) status = check_apart(function, &p);
     if (status == CFX_OK) status = cf_group_for(replicas)->combine(op, root, replicas, p.n, p.items);
     parts_free(&p);
     return status;
@@ -135,7 +177,7 @@ static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t
     bool packed = true;
     CF_TRY(check_leaves(function, op, replicas, n, leaves));
     for (int64_t k = 0; k < all; k++) packed = packed && cfx_is_contiguous(leaves[k]);
-    if (packed) return run_packed(op, root, replicas, n, leaves);
+    if (packed) return run_packed(function, op, root, replicas, n, leaves);
     CF_TRY(cf_alloc_zero((size_t)all, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
     cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + all);
     cfx_status status = CFX_OK;
@@ -143,9 +185,10 @@ static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t
         list[k] = &copies[k];
         status = cfx_contiguous(leaves[k], &copies[k]);
     }
-    if (status == CFX_OK) status = run_packed(op, root, replicas, n, list);
+    if (status == CFX_OK) status = run_packed(function, op, root, replicas, n, list);
     for (int64_t k = 0; k < all && status == CFX_OK; k++)
-        if (!cfx_is_contiguous(leaves[k])) status = cfx_copy(leaves[k], &copies[k]);
+        if (!cfx_is_contiguous(leaves[k]) && cf_combine_writes(op, root, (int32_t)(k / n)))
+            status = cf_copy_make(leaves[k], &copies[k]);
     for (int64_t k = 0; k < all; k++) cfx_release(&copies[k]);
     free(memory);
     return status;
@@ -177,30 +220,56 @@ CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_
     return run("synchronize", CF_COMBINE_COPY, root, replicas, n, leaves);
 }
 
-CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
+/* out[r] may be written, is of the dtype and shape of in[0] but for `rows` rows, and lies on in[r]'s device. */
+static cfx_status check_out(const char *function, int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out,
+                            int64_t rows) {
     char have[256], want[192];
-    int64_t shape[CFX_MAX_DIMS], total = 0;
+    int64_t shape[CFX_MAX_DIMS];
+    memcpy(shape, in[0]->_shape, sizeof shape);
+    shape[0] = rows;
+    for (int32_t r = 0; r < replicas; r++) {
+        CF_TRY(cf_check_tensor(function, "out", out[r]));
+        CF_TRY(cf_check_writable(function, out[r]));
+        if (out[r]->_dtype != in[0]->_dtype || out[r]->_ndim != in[0]->_ndim || cf_device(out[r]) != cf_device(in[r]) ||
+            memcmp(out[r]->_shape, shape, in[0]->_ndim * sizeof *shape) != 0)
+            return cf_fail(CFX_EARG, "%s: argument 'out': replica %d: expected %s (%s, %s), got %s", function, r + 1,
+                           cf_shape_text(in[0]->_ndim, shape, want), cfx_dtype_name(in[0]->_dtype), cf_device(in[r])->name,
+                           cf_describe(out[r], have));
+    }
+    return CFX_OK;
+}
+
+/* Rows from `at` on of x; borrowed. */
+static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *out) {
+    *out = *x;
+    out->_offset += at * x->_stride[0];
+    out->_shape[0] = rows;
+    out->_flags |= CFX_FLAG_VIEW;
+}
+
+CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
+    char have[256], want[256];
+    int64_t total = 0;
+    if (replicas < 1 || replicas > CF_MAX_DEVICES)
+        return cf_fail(CFX_EARG, "allgather: expected 1 to %d replicas, got %d", CF_MAX_DEVICES, replicas);
     for (int32_t r = 0; r < replicas; r++) {
         CF_TRY(cf_check_tensor("allgather", "in", in[r]));
-        CF_TRY(cf_check_tensor("allgather", "out", out[r]));
-        if (in[r]->_ndim < 1) return cf_fail(CFX_EARG, "allgather: replica %d: expected one dimension or more", r + 1);
+        CF_TRY(cf_refuse_void(in[r]));
+        if (in[r]->_ndim < 1 || in[r]->_ndim != in[0]->_ndim || in[r]->_dtype != in[0]->_dtype ||
+            cf_context(in[r]) != cf_context(in[0]) ||
+            memcmp(in[r]->_shape + 1, in[0]->_shape + 1, (size_t)(in[0]->_ndim - 1) * sizeof *in[0]->_shape) != 0)
+            return cf_fail(CFX_EARG, "allgather: replica %d: expected the form of a %s but for its rows, got %s", r + 1,
+                           cf_describe(in[0], want), cf_describe(in[r], have));
         total += in[r]->_shape[0];
     }
-    for (int32_t r = 0; r < replicas; r++) {
-        memcpy(shape, in[0]->_shape, sizeof shape);
-        shape[0] = total;
-        if (out[r]->_ndim != in[0]->_ndim || memcmp(out[r]->_shape, shape, in[0]->_ndim * sizeof *shape) != 0)
-            return cf_fail(CFX_EARG, "allgather: argument 'out': replica %d: expected shape %s, got %s", r + 1,
-                           cf_shape_text(in[0]->_ndim, shape, want), cf_describe(out[r], have));
-    }
+    CF_TRY(check_out("allgather", replicas, in, out, total));
+    for (int32_t r = 0; r < replicas; r++) CF_TRY(cf_refuse_void(out[r])); /* it is made in parts */
     for (int32_t r = 0; r < replicas; r++) {
         int64_t at = 0;
         for (int32_t s = 0; s < replicas; s++) {
-            cfx_tensor part = {0};
-            CF_TRY(cfx_slice(out[r], 0, at, in[s]->_shape[0], 1, &part));
-            const cfx_status status = cfx_copy(&part, in[s]);
-            cfx_release(&part);
-            if (status != CFX_OK) return status;
+            cfx_tensor part;
+            rows_of(out[r], at, in[s]->_shape[0], &part);
+            CF_TRY(cf_copy_make(&part, in[s]));
             at += in[s]->_shape[0];
         }
     }
@@ -210,31 +279,24 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
 CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
                                       cfx_tensor *const *out) {
     cf_combine how = CF_COMBINE_SUM;
-    char have[256], want[256];
+    char have[256];
     CF_TRY(combine_of("reducescatter", op, &how));
     CF_TRY(check_leaves("reducescatter", how, replicas, 1, (cfx_tensor *const *)in));
     if (in[0]->_ndim < 1 || in[0]->_shape[0] % replicas)
         return cf_fail(CFX_EARG, "reducescatter: expected a first dimension that %d replicas share evenly, got %s", replicas,
                        cf_describe(in[0], have));
     const int64_t rows = in[0]->_shape[0] / replicas;
-    for (int32_t r = 0; r < replicas; r++) {
-        CF_TRY(cf_check_tensor("reducescatter", "out", out[r]));
-        if (out[r]->_ndim != in[0]->_ndim || out[r]->_shape[0] != rows ||
-            cf_numel(out[r]) * replicas != cf_numel(in[0]) || out[r]->_dtype != in[0]->_dtype)
-            return cf_fail(CFX_EARG, "reducescatter: argument 'out': replica %d: expected a part of %lld rows of a %s, got %s",
-                           r + 1, (long long)rows, cf_describe(in[0], want), cf_describe(out[r], have));
-    }
-    cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES] = {0}, *list[CF_MAX_DEVICES];
+    CF_TRY(check_out("reducescatter", replicas, in, out, rows));
+    cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES], *list[CF_MAX_DEVICES];
     cfx_status status = CFX_OK;
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = cfx_clone(in[r], &copies[r]);
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {
-        for (int32_t s = 0; s < replicas && status == CFX_OK; s++) {
+        for (int32_t s = 0; s < replicas; s++) {
             list[s] = &parts_of[s];
-            status = cfx_slice(&copies[s], 0, r * rows, rows, 1, list[s]);
+            rows_of(&copies[s], r * rows, rows, list[s]);
         }
-        if (status == CFX_OK) status = run("reducescatter", how, r, replicas, 1, list);
-        if (status == CFX_OK) status = cfx_copy(out[r], &parts_of[r]);
-        for (int32_t s = 0; s < replicas; s++) cfx_release(&parts_of[s]);
+        status = run_packed("reducescatter", how, r, replicas, 1, list);
+        if (status == CFX_OK) status = cf_copy_make(out[r], list[r]);
     }
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);
     return status;

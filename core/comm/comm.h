@@ -22,7 +22,8 @@ typedef struct cf_part {
 
 typedef struct cf_group {
     const char *name;
-    /* Enqueues the joining of all parts on all devices, or fails with nothing enqueued. */
+    /* Enqueues the joining of all parts on all devices, or fails with nothing enqueued.  root -1: every replica
+     * receives the result; else only the root, or, of CF_COMBINE_COPY, all but the root. */
     cfx_status (*combine)(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts);
 } cf_group;
 
@@ -30,6 +31,11 @@ extern const cf_group cf_group_self, cf_group_local;
 
 /* The group that serves these replicas. */
 const cf_group *cf_group_for(int32_t replicas);
+
+/* Whether replica r is written. */
+static inline bool cf_combine_writes(cf_combine op, int32_t root, int32_t r) {
+    return root < 0 || (op == CF_COMBINE_COPY) != (r == root);
+}
 
 static inline cf_buffer *cf_part_buffer(const cf_part *part, int32_t r) {
     return part->handles[(int64_t)r * part->stride]->_buffer;

@@ -19,17 +19,18 @@ static int32_t slices_of(const cf_part *part, int32_t replicas) {
     return worth < 1 ? 1 : worth < replicas ? (int32_t)worth : replicas;
 }
 
-/* What a slice has to wait for: in every replica the stretch's own writes, and all reads. */
-static cfx_status waits_of(const cf_part *part, int32_t replicas, cf_waits *waits) {
+/* What a slice has to wait for: in every replica the stretch's own writes, and where it writes, all reads. */
+static cfx_status waits_of(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, cf_waits *waits) {
     for (int32_t r = 0; r < replicas; r++) {
         const cf_buffer *buffer = cf_part_buffer(part, r);
         const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
+        const bool writes = cf_combine_writes(op, root, r);
         if (part->bucket >= 0) {
             cf_waits_event(waits, buffer->buckets[part->bucket].event);
-            cf_waits_uses(waits, &buffer->reads);
+            if (writes) cf_waits_uses(waits, &buffer->reads);
         } else {
             CF_TRY(cf_wait_to_read(waits, handle));
-            CF_TRY(cf_wait_to_write(waits, handle));
+            if (writes) CF_TRY(cf_wait_to_write(waits, handle));
         }
     }
     return CFX_OK;
@@ -40,7 +41,7 @@ static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, c
     cf_queue *queue = &device_of(part, s)->queue[CF_COMM];
     cf_waits waits = {.own = queue, .n = 0};
     void *payload;
-    CF_TRY(waits_of(part, replicas, &waits));
+    CF_TRY(waits_of(op, root, part, replicas, &waits));
     CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0), &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
     const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
@@ -59,27 +60,40 @@ static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, c
     return CFX_OK;
 }
 
-/* Every ring has room for all before the first command is enqueued. */
-static cfx_status make_room(int32_t replicas, int32_t nparts, const cf_part *parts) {
-    const size_t bytes = cf_queue_bytes(CF_MAX_WAITS, cf_call_bytes(replicas, 0));
+/* How many parts from `first` on the rings can hold at once; makes sure that they have room for them, before the
+ * first command is enqueued.  All but lists of thousands of tensors are held at once. */
+static cfx_status make_room(int32_t replicas, int32_t first, int32_t nparts, const cf_part *parts, int32_t *last) {
+    const cfx_context *context = device_of(&parts[0], 0)->context;
+    const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, cf_call_bytes(replicas, 0));
+    size_t need[CF_MAX_DEVICES] = {0}, most = 0;
+    int32_t same[CF_MAX_DEVICES]; /* the first replica on this one's device */
     for (int32_t r = 0; r < replicas; r++) {
-        size_t need = 0;
-        for (int32_t k = 0; k < nparts; k++)
-            if (r < slices_of(&parts[k], replicas)) need += bytes;
-        if (need) CF_TRY(cf_queue_room(&device_of(&parts[0], r)->queue[CF_COMM], need));
+        same[r] = 0;
+        while (device_of(&parts[0], same[r]) != device_of(&parts[0], r)) same[r]++;
     }
+    for (*last = first; *last < nparts && most + (size_t)replicas * bytes <= CF_RING_BYTES / 2; ++*last) {
+        for (int32_t r = 0; r < slices_of(&parts[*last], replicas); r++) {
+            need[same[r]] += bytes;
+            if (need[same[r]] > most) most = need[same[r]];
+        }
+    }
+    for (int32_t r = 0; r < replicas; r++)
+        if (need[r]) CF_TRY(cf_queue_room(&device_of(&parts[0], r)->queue[CF_COMM], need[r]));
     return CFX_OK;
 }
 
-/* The buffers' next users wait for all slices, and for what the slices did not have to wait for. */
-static cfx_status note(const cf_part *part, int32_t replicas, const cf_event *events, int32_t n) {
+/* The next users of what was written wait for all slices, and for what the slices did not have to wait for. */
+static cfx_status note(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, const cf_event *events) {
     for (int32_t r = 0; r < replicas; r++) {
         cf_buffer *buffer = cf_part_buffer(part, r);
-        for (int32_t s = 0; s < n; s++) {
-            CF_TRY(cf_uses_add(&buffer->writes, events[s]));
-            CF_TRY(cf_uses_add(&buffer->made, events[s]));
+        const bool writes = cf_combine_writes(op, root, r);
+        for (int32_t s = 0; s < replicas; s++) { /* an event of no queue is no slice */
+            CF_TRY(cf_uses_add(writes ? &buffer->writes : &buffer->reads, events[s]));
+            if (writes) CF_TRY(cf_uses_add(&buffer->made, events[s]));
         }
-        buffer->fresh = 0;
+        if (!writes) continue;
+        buffer->fresh = buffer->empty = 0;
+        buffer->nbuckets = 0;
     }
     return CFX_OK;
 }
@@ -87,19 +101,25 @@ static cfx_status note(const cf_part *part, int32_t replicas, const cf_event *ev
 static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
     void *memory;
     if (nparts == 0) return CFX_OK;
-    CF_TRY(cf_alloc((size_t)nparts * (size_t)replicas * sizeof(cf_event), &memory));
+    CF_TRY(cf_alloc_zero((size_t)nparts * (size_t)replicas, sizeof(cf_event), &memory));
     cf_event *events = memory;
-    cfx_status status = make_room(replicas, nparts, parts);
-    /* Orders are noted after all is enqueued: parts of one buffer do not wait for each other. */
-    for (int32_t k = 0; k < nparts && status == CFX_OK; k++) {
-        const int32_t slices = slices_of(&parts[k], replicas);
-        for (int32_t s = 0; s < slices && status == CFX_OK; s++)
-            status = enqueue_slice(op, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
+    cfx_status status = CFX_OK;
+    int32_t k = 0, end = 0;
+    while (k < nparts && status == CFX_OK) {
+        status = make_room(replicas, k, nparts, parts, &end);
+        for (; k < end && status == CFX_OK; k++) {
+            const int32_t slices = slices_of(&parts[k], replicas);
+            for (int32_t s = 0; s < slices && status == CFX_OK; s++)
+                status = enqueue_slice(op, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
+        }
     }
-    for (int32_t k = 0; k < nparts && status == CFX_OK; k++)
-        status = note(&parts[k], replicas, &events[k * replicas], slices_of(&parts[k], replicas));
-    for (int32_t k = 0; k < nparts && status == CFX_OK; k++)
-        for (int32_t r = 0; r < replicas; r++) cf_part_buffer(&parts[k], r)->nbuckets = 0;
+    for (int32_t r = 0; r < replicas; r++) device_of(&parts[0], r)->queue[CF_COMM].promised = 0;
+    /* Orders are noted after all is enqueued, so parts of one buffer do not wait for each other; and also where an
+     * interrupt came between, of what was enqueued before. */
+    for (k = 0; k < end; k++) {
+        const cfx_status noted = note(op, root, &parts[k], replicas, &events[k * replicas]);
+        if (status == CFX_OK) status = noted;
+    }
     free(memory);
     return status;
 }

@@ -161,28 +161,61 @@ CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32
     return CFX_OK;
 }
 
-/* How many of the handles refer to the buffer. */
-static int32_t own_refs(int32_t n, cfx_tensor *const *handles, const cf_buffer *buffer) {
-    int32_t refs = 0;
-    for (int32_t i = 0; i < n; i++) {
-        bool seen = false; /* a tied handle may be listed twice */
-        for (int32_t j = 0; j < i && !seen; j++) seen = handles[j] == handles[i];
-        refs += !seen && handles[i]->_buffer == buffer;
-    }
-    return refs;
+/* qsort: by buffer, then by handle. */
+static int by_buffer(const void *a, const void *b) {
+    const cfx_tensor *const x = **(cfx_tensor *const *const *)a, *const y = **(cfx_tensor *const *const *)b;
+    const uintptr_t p = x->_buffer == y->_buffer ? (uintptr_t)x : (uintptr_t)x->_buffer;
+    const uintptr_t q = x->_buffer == y->_buffer ? (uintptr_t)y : (uintptr_t)y->_buffer;
+    return (p > q) - (p < q);
 }
 
-CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {
-    cfx_tensor whole[CFX_DTYPES];
+/* The first place whose buffer others than the n handles refer to, or n. */
+static cfx_status find_shared(int32_t n, cfx_tensor *const *handles, int32_t *out) {
+    void *memory;
+    CF_TRY(cf_alloc((size_t)n * sizeof(void *), &memory));
+    cfx_tensor *const **order = memory;
+    for (int32_t i = 0; i < n; i++) order[i] = &handles[i];
+    qsort(order, (size_t)n, sizeof *order, by_buffer);
+    *out = n;
+    for (int32_t i = 0, end; i < n; i = end) {
+        int32_t refs = 0, first = n;
+        for (end = i; end < n && (*order[end])->_buffer == (*order[i])->_buffer; end++) {
+            const int32_t place = (int32_t)(order[end] - handles);
+            if (place < first) first = place;
+            refs += end == i || *order[end] != *order[end - 1]; /* a tied handle may be listed twice */
+        }
+        if (refs != (*order[i])->_buffer->refs && first < *out) *out = first;
+    }
+    free(memory);
+    return CFX_OK;
+}
+
+/* The handles have the places' form, are tied where they are, and are all that refers to their memory. */
+static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handles) {
+    char have[256], want[192];
+    int32_t shared;
     for (int32_t i = 0; i < layout->n; i++) {
         const cf_layout_place *place = &layout->places[i];
         CF_TRY(cf_check_tensor("pack", place->path, handles[i]));
         CF_TRY(cf_check_writable("pack", handles[i]));
-        if (handles[i]->_buffer->refs != own_refs(layout->n, handles, handles[i]->_buffer))
-            return cf_fail(CFX_ESTATE,
-                           "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
-                           place->path);
+        if (handles[i]->_dtype != place->dtype || handles[i]->_ndim != place->ndim ||
+            memcmp(handles[i]->_shape, place->shape, (size_t)place->ndim * sizeof *place->shape) != 0)
+            return cf_fail(CFX_EARG, "pack: parameter '%s': expected %s (%s), got %s", place->path,
+                           cf_shape_text(place->ndim, place->shape, want), cfx_dtype_name(place->dtype),
+                           cf_describe(handles[i], have));
+        if (place->tied >= 0 && !same_view(handles[i], handles[place->tied]))
+            return cf_fail(CFX_EARG, "pack: parameter '%s': expected the same tensor as '%s'", place->path,
+                           layout->places[place->tied].path);
     }
+    CF_TRY(find_shared(layout->n, handles, &shared));
+    if (shared == layout->n) return CFX_OK;
+    return cf_fail(CFX_ESTATE, "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
+                   layout->places[shared].path);
+}
+
+CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {
+    cfx_tensor whole[CFX_DTYPES];
+    CF_TRY(check_pack(layout, handles));
     CF_TRY(make_buffers(layout, device, -1, 0, whole));
     cfx_status status = CFX_OK;
     for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
@@ -195,7 +228,7 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
     }
     for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
         const cf_layout_place *place = &layout->places[i];
-        if (!whole[place->dtype]._buffer || handles[i]->_buffer->layout == layout) continue;
+        if (!whole[place->dtype]._buffer || handles[i]->_buffer == whole[place->dtype]._buffer) continue;
         const uint8_t flags = handles[i]->_flags & (CFX_FLAG_BUFFER | CFX_FLAG_FROZEN);
         cfx_release(handles[i]);
         place_in(place, &whole[place->dtype], handles[i]);
@@ -242,19 +275,23 @@ cfx_status cf_buckets_open(const cfx_tensor *place, bool expected) {
     cf_buffer *buffer = place->_buffer;
     if (!buffer->layout || place->_dtype != buffer->layout_dtype) return CFX_OK;
     if (!buffer->buckets) CF_TRY(cut(buffer));
-    if (buffer->counting++ == 0)
-        for (cf_bucket *b = buffer->buckets; b->from >= 0; b++) b->pending = 0;
+    if (buffer->counting++ == 0) {
+        for (cf_bucket *b = buffer->buckets; b->from >= 0; b++) {
+            b->pending = 0;
+            b->event = (cf_event){NULL, 0};
+        }
+        buffer->nbuckets = -1;
+    }
     cf_bucket *b = bucket_of(place);
     if (b && expected) b->pending++;
     return CFX_OK;
 }
 
-cfx_status cf_bucket_count(const cfx_tensor *place) {
+void cf_bucket_count(const cfx_tensor *place) {
     cf_buffer *buffer = place->_buffer;
-    if (!buffer->counting) return CFX_OK;
+    if (!buffer->counting) return;
     cf_bucket *b = bucket_of(place);
     if (b && --b->pending == 0) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
-    return CFX_OK;
 }
 
 void cf_buckets_close(const cfx_tensor *place) {
@@ -263,7 +300,8 @@ void cf_buckets_close(const cfx_tensor *place) {
     int32_t n = 0;
     for (cf_bucket *b = buffer->buckets; b->from >= 0; b++, n++)
         if (!b->event.queue) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
-    buffer->nbuckets = n;
+    /* A backward that wrote nothing here has not waited for those who did before it. */
+    buffer->nbuckets = buffer->nbuckets < 0 ? 0 : n;
 }
 
 void cf_buckets_abort(const cfx_tensor *place) { place->_buffer->counting = 0; }

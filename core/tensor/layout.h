@@ -27,7 +27,7 @@ struct cfx_layout {
  * while backward still runs.  open: once a leaf; `expected`: it will get contributions.  count: it has got its
  * last.  close: backward is enqueued, and bucket events hold until the next write. */
 cfx_status cf_buckets_open(const cfx_tensor *place, bool expected);
-cfx_status cf_bucket_count(const cfx_tensor *place);
+void cf_bucket_count(const cfx_tensor *place);
 void cf_buckets_close(const cfx_tensor *place);
 /* Backward did not end: no bucket holds. */
 void cf_buckets_abort(const cfx_tensor *place);

@@ -27,16 +27,19 @@ static int64_t distance(int32_t lists, int32_t n, cfx_tensor *const *leaves, int
     return apart;
 }
 
-static bool laid_out(int32_t lists, int32_t n, cfx_tensor *const *leaves, int32_t leaf) {
-    for (int32_t r = 0; r < lists; r++)
-        if (!leaves[(int64_t)r * n + leaf]->_buffer->layout) return false;
+/* Whether the leaf is a whole place of a layout in every list: a view of a part of one has more of it behind it. */
+static bool is_place(int32_t lists, int32_t n, cfx_tensor *const *leaves, int32_t leaf) {
+    for (int32_t r = 0; r < lists; r++) {
+        const cfx_tensor *x = leaves[(int64_t)r * n + leaf];
+        if (!x->_buffer->layout || (x->_flags & CFX_FLAG_VIEW)) return false;
+    }
     return true;
 }
 
 cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, const int32_t *group, cf_stretch **out,
                         int32_t *count) {
     void *memory, *made;
-    int32_t used = 0, k = 0;
+    int32_t used = 0, k = 0, before = 0; /* before: the leaf joined last */
     CF_TRY(cf_alloc((size_t)n * sizeof(spot), &memory));
     if (cf_alloc((size_t)n * sizeof(cf_stretch), &made) != CFX_OK) {
         free(memory);
@@ -55,12 +58,14 @@ cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, con
             const int64_t apart = distance(lists, n, leaves, last->leaf, leaf);
             if (apart >= 0 && apart + numel <= last->n) continue; /* tied */
             /* behind it with a gap of less than the alignment is its neighbour in the layout */
-            const int64_t unit = CF_ALIGN / cfx_dtype_size(leaves[leaf]->_dtype);
-            if (apart >= last->n && apart - last->n < unit && laid_out(lists, n, leaves, leaf)) {
+            const int64_t unit = CF_ALIGN / cfx_dtype_size(leaves[leaf]->_dtype), gap = apart - last->n;
+            if (gap == 0 || (gap > 0 && gap < unit && is_place(lists, n, leaves, before) && is_place(lists, n, leaves, leaf))) {
                 last->n = apart + numel;
+                before = leaf;
                 continue;
             }
         }
+        before = leaf;
         list[k++] = (cf_stretch){leaf, numel};
     }
     free(memory);

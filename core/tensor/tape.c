@@ -16,10 +16,18 @@ struct cfx_tape {
     cfx_tensor *places; /* [leaves]: handles on the caller's gradient places, or empty */
     cfx_tensor *const *grads;
     int32_t *pending; /* [leaves]: contributions still to come */
-    uint8_t *given;   /* [leaves]: a contribution has come */
+    uint8_t *given;   /* [leaves]: one of the below */
     int32_t at;
     int32_t walking, custom, accumulate;
 };
+
+/* Of a leaf's place: no contribution yet; one is being written into it by the node at hand; one has come. */
+enum { NONE, LENT, GIVEN };
+
+static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
+    return a->_buffer == b->_buffer && a->_offset == b->_offset && a->_dtype == b->_dtype && cf_same_shape(a, b) &&
+           memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
+}
 
 /* ---- watches ---------------------------------------------------------------------------------------- */
 
@@ -144,6 +152,20 @@ static void end_all(cfx_context *context) {
     while (context->tapes) cfx_tape_end(context->tapes);
 }
 
+/* Handles on one view are one parameter: its gradient is that of the first, whose number inputs[0].node holds. */
+static void find_ties(cfx_tape *tape, int32_t n, cfx_tensor *const *watched) {
+    bool rises = true, falls = true; /* in a flat buffer the order of places shows that none is there twice */
+    for (int32_t i = 1; i < n; i++) {
+        const cfx_tensor *a = watched[i - 1], *b = watched[i];
+        rises = rises && (a->_buffer == b->_buffer ? a->_offset < b->_offset : (uintptr_t)a->_buffer < (uintptr_t)b->_buffer);
+        falls = falls && (a->_buffer == b->_buffer ? a->_offset > b->_offset : (uintptr_t)a->_buffer > (uintptr_t)b->_buffer);
+    }
+    for (int32_t i = 1; i < n && !rises && !falls; i++)
+        for (int32_t j = 0; j < i && tape->nodes[i].inputs[0].node == i; j++)
+            if (same_view(watched[i], watched[j])) tape->nodes[i].inputs[0].node = j;
+}
+static int32_t tied_to(const cfx_tape *tape, int32_t leaf) { return tape->nodes[leaf].inputs[0].node; }
+
 CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out) {
     void *memory;
     for (int32_t i = 0; i < n; i++) {
@@ -168,12 +190,14 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
             return status;
         }
         input_of(tape, watched[i], &node->inputs[0]); /* a leaf's own form */
+        node->inputs[0].node = i;
         node->nin = 0;
         tape->n++;
     }
+    find_ties(tape, n, watched);
     for (int32_t i = 0; i < n; i++) {
         watched[i]->_tape = tape->id;
-        watched[i]->_node = i;
+        watched[i]->_node = tape->nodes[i].inputs[0].node;
     }
     tape->next = context->tapes;
     context->tapes = tape;
@@ -207,11 +231,14 @@ void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim,
               cfx_tensor *out) {
     const cf_input *in = &cf_node_inputs(node)[k];
     memset(out, 0, sizeof *out);
-    if (in->node < 0 || in->node >= tape->leaves || tape->given[in->node] || tape->accumulate) return;
+    if (in->node < 0 || in->node >= tape->leaves || tape->given[in->node] != NONE || tape->accumulate) return;
     const cfx_tensor *place = &tape->places[in->node];
-    if (place->_buffer && place->_dtype == dtype && place->_ndim == ndim &&
-        memcmp(place->_shape, shape, (size_t)ndim * sizeof *shape) == 0)
-        cf_alias(place, out);
+    if (!place->_buffer || place->_dtype != dtype || place->_ndim != ndim ||
+        memcmp(place->_shape, shape, (size_t)ndim * sizeof *shape) != 0)
+        return;
+    *out = *place;
+    out->_lent = 1;
+    tape->given[in->node] = LENT;
 }
 
 /* Sums g over the dimensions that broadcasting added or stretched, and converts: to the form of `in`. */
@@ -244,14 +271,10 @@ static cfx_status fit(const cf_input *in, cfx_tensor *g) {
     return CFX_OK;
 }
 
-static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
-    return a->_buffer == b->_buffer && a->_offset == b->_offset && cf_same_shape(a, b);
-}
-
 static cfx_status add_to_place(cfx_tape *tape, int32_t leaf, const cfx_tensor *g) {
     cfx_tensor *place = &tape->places[leaf];
-    if (!tape->given[leaf] && !tape->accumulate) return same_view(place, g) ? CFX_OK : cfx_copy(place, g);
-    return cf_add_into(place, g);
+    if (g->_lent) return CFX_OK; /* it was written there */
+    return tape->given[leaf] == NONE && !tape->accumulate ? cf_copy_make(place, g) : cf_add_into(place, g);
 }
 
 static cfx_status add_to_node(cf_node *node, cfx_tensor *g) {
@@ -279,7 +302,7 @@ cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
             if (in->node < tape->leaves && tape->places[in->node]._buffer) status = add_to_place(tape, in->node, grad);
             else status = add_to_node(&tape->nodes[in->node], grad);
         }
-        if (in->node < tape->leaves) tape->given[in->node] = 1;
+        if (in->node < tape->leaves) tape->given[in->node] = GIVEN;
     }
     cfx_release(grad);
     return status;
@@ -309,7 +332,7 @@ static cfx_status prepare_leaves(cfx_tape *tape) {
         cfx_tensor *grad = tape->grads[i];
         if (grad->_buffer) {
             cf_alias(grad, &tape->places[i]);
-            if (tape->accumulate) CF_TRY(cf_check_writable("addgradient", grad));
+            CF_TRY(cf_check_writable("gradient", grad));
             if (grad->_ndim != form->ndim || grad->_dtype != form->dtype || cf_device(grad) != form->device ||
                 memcmp(grad->_shape, form->shape, (size_t)form->ndim * sizeof *form->shape) != 0) {
                 char have[256], want[192];
@@ -318,20 +341,46 @@ static cfx_status prepare_leaves(cfx_tape *tape) {
                                form->device->name, cf_describe(grad, have));
             }
         }
-        if (tape->pending[i] > 0 || tape->accumulate) continue;
-        if (grad->_buffer) CF_TRY(cf_fill_make(&tape->places[i]));
-        else CF_TRY(cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, &tape->nodes[i].grad));
+        if (!grad->_buffer) continue;
+        if (tied_to(tape, i) == i) {
+            if (tape->pending[i] == 0 && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[i]));
+        } else if (tape->accumulate && !same_view(grad, tape->grads[tied_to(tape, i)])) {
+            return cf_fail(CFX_EARG, "gradient: place %d: parameters %d and %d are one, but their gradients are not", i + 1,
+                           tied_to(tape, i) + 1, i + 1);
+        }
     }
     return CFX_OK;
 }
 
-/* A node is done: its contributions are enqueued, and buckets that were waiting for them are complete. */
+/* A node is done: its contributions are enqueued, and buckets that were waiting for them are complete.  Where
+ * none came after all (a condition, a custom gradient that was not given) the place is zeroed now. */
 static cfx_status settle_leaves(cfx_tape *tape, cf_node *node) {
     for (int32_t k = 0; k < node->nin; k++) {
         const int32_t leaf = cf_node_inputs(node)[k].node;
         if (leaf < 0 || leaf >= tape->leaves) continue;
-        if (--tape->pending[leaf] == 0 && tape->places[leaf]._buffer) CF_TRY(cf_bucket_count(&tape->places[leaf]));
+        if (--tape->pending[leaf] > 0 || !tape->places[leaf]._buffer) continue;
+        if (tape->given[leaf] == NONE && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[leaf]));
+        cf_bucket_count(&tape->places[leaf]);
     }
+    return CFX_OK;
+}
+
+/* The gradient of a leaf that had no place. */
+static cfx_status hand_out(cfx_tape *tape, int32_t i) {
+    cfx_tensor *grad = &tape->nodes[i].grad, *out = tape->grads[i];
+    const cf_input *form = &tape->nodes[i].inputs[0];
+    const int32_t first = tied_to(tape, i);
+    if (first != i) {
+        if (!out->_buffer) return cfx_retain(tape->grads[first], out);
+        if (same_view(out, tape->grads[first])) return CFX_OK;
+        cf_buckets_abort(out); /* it may have counted this place already */
+        return cf_copy_make(&tape->places[i], tape->grads[first]);
+    }
+    if (tape->places[i]._buffer) return CFX_OK;
+    if (!grad->_buffer) return cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, out);
+    /* Several leaves may have been given one tensor; each gets its own, which may be changed in place. */
+    CF_TRY(grad->_buffer->refs > 1 ? cfx_clone(grad, out) : cfx_contiguous(grad, out));
+    cfx_release(grad);
     return CFX_OK;
 }
 
@@ -349,20 +398,7 @@ static cfx_status walk(cfx_tape *tape) {
         if (node->reached) CF_TRY(settle_leaves(tape, node));
         node_drop(node);
     }
-    for (int32_t i = 0; i < tape->leaves; i++) {
-        cf_node *leaf = &tape->nodes[i];
-        if (tape->grads[i]->_buffer) {
-            if (tape->places[i]._buffer && !tape->given[i] && tape->pending[i] > 0 && !tape->accumulate)
-                CF_TRY(cf_fill_make(&tape->places[i]));
-            continue;
-        }
-        if (!leaf->grad._buffer) {
-            const cf_input *form = &leaf->inputs[0];
-            CF_TRY(cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, tape->grads[i]));
-        } else {
-            CF_TRY(cfx_contiguous(&leaf->grad, tape->grads[i]));
-        }
-    }
+    for (int32_t i = 0; i < tape->leaves; i++) CF_TRY(hand_out(tape, i));
     for (int32_t i = 0; i < tape->leaves; i++)
         if (tape->places[i]._buffer) cf_buckets_close(&tape->places[i]);
     return CFX_OK;
@@ -425,11 +461,17 @@ static cfx_status custom_backward(cfx_tape *tape, cf_node *node, const cfx_tenso
 
 CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out) {
     cf_node *node = NULL;
+    cfx_tensor kept = {0}; /* a failure releases `out`, which is the caller's */
     CF_TRY(cf_check_tensor("op", "result", out));
     if (cf_watched(out)) return cf_fail(CFX_ESTATE, "op: the result is recorded already");
-    CF_TRY(cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node));
+    CF_TRY(cfx_retain(out, &kept));
+    const cfx_status status = cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node);
+    if (status != CFX_OK) *out = kept;
+    else cfx_release(&kept);
     if (node) node->i[0] = id;
-    return CFX_OK;
+    /* what the host's backward will read must stay as it is */
+    for (int32_t k = 0; node && k < n && node->nsaved < CF_NODE_SAVED; k++) cf_save(node, inputs[k]);
+    return status;
 }
 
 static cf_node *custom_node(cfx_tape *tape) { return tape->walking && tape->custom ? &tape->nodes[tape->at] : NULL; }

@@ -52,7 +52,8 @@ void cf_save(cf_node *node, const cfx_tensor *x);
 static inline bool cf_needs(cf_node *node, int k) { return k < node->nin && cf_node_inputs(node)[k].node >= 0; }
 /* Prepares `out` to receive a gradient of input k of this form: where it is the first contribution to a leaf
  * that has such a place of its own (in a flat buffer), `out` becomes that place, and the kernel writes it there
- * at once; else `out` is empty. */
+ * at once; else `out` is empty.  A place is lent: the handle holds no reference, so a gradient that fails half-way
+ * leaves nothing behind. */
 void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape,
               cfx_tensor *out);
 /* Takes `grad` (and releases it) as a contribution to input k; sums over what was broadcast and converts. */

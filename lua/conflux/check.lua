@@ -66,9 +66,11 @@ function check.arg(fname, name, expected, got)
   core.raise(("conflux.%s: argument '%s': expected %s, got %s"):format(fname, name, expected, got))
 end
 
-local function wrong(fname, name, expected, v)
+--- check.arg for a value that a user gave: strings are described, too.
+function check.wrong(fname, name, expected, v)
   check.arg(fname, name, expected, describe(v))
 end
+local wrong = check.wrong
 
 ---@return conflux.Tensor
 function check.tensor(fname, name, v)
@@ -145,7 +147,7 @@ end
 ---@return integer[]
 function check.shape(fname, name, v)
   if not check.is_list(v) then wrong(fname, name, "a list of sizes", v) end
-  if #v > MAX_DIMS then wrong(fname, name, "at most 8 sizes", tostring(#v)) end
+  if #v > MAX_DIMS then check.arg(fname, name, "at most 8 sizes", tostring(#v)) end
   for i = 1, #v do
     if type(v[i]) ~= "number" or v[i] % 1 ~= 0 or v[i] < 0 then
       check.arg(fname, name, "sizes of 0 or more", ("%s at position %d"):format(describe(v[i]), i))
@@ -168,7 +170,7 @@ function check.sizes(fname, least, a, b, c, d, e, f, g, h, i)
   if type(a) == "table" and (a[1] ~= nil or next(a) == nil) then
     if c ~= nil then fail(fname, "expected a list of sizes and options, got more") end
     from, n, options = a, #a, b
-    if n > MAX_DIMS then wrong(fname, "shape", "at most 8 sizes", a) end
+    if n > MAX_DIMS then check.arg(fname, "shape", "at most 8 sizes", tostring(n)) end
   else
     from[1], from[2], from[3], from[4], from[5], from[6], from[7], from[8], from[9] = a, b, c, d, e, f, g, h, i
     while n < 9 and type(from[n + 1]) == "number" do n = n + 1 end
@@ -259,7 +261,7 @@ function check.devices(fname, name, v)
   if type(v) == "string" or is_device(v) then return {check.device(fname, name, v)} end
   if type(v) ~= "table" then wrong(fname, name, "a list of devices", v) end
   if rawget(v, "devices") then v = rawget(v, "devices") end
-  if #v == 0 then wrong(fname, name, "at least one device", "none") end
+  if #v == 0 then check.arg(fname, name, "at least one device", "none") end
   local list = {}
   for i = 1, #v do
     list[i] = check.device(fname, ("%s[%d]"):format(name, i), v[i])

@@ -77,10 +77,15 @@ local function caller()
   end
 end
 
---- Raises `message`, blamed on the first frame outside Conflux.
+local core = {}
+
+--- Raises `message`, blamed on the first frame outside Conflux, with the path of the layer that is running:
+-- `core.layer_path`, which conflux.nn installs.
 ---@param message string
 local function raise(message)
   local source, line = caller()
+  local layer = core.layer_path and core.layer_path()
+  if layer then message = ("%s (in %s)"):format(message, layer) end
   error(source and ("%s:%d: %s"):format(source, line, message) or message, 0)
 end
 
@@ -248,12 +253,11 @@ end
 
 -- ---- what wrappers share ----------------------------------------------------------------------------------
 
-local core = {
-  C = C, ffi = ffi, op = op, dtype = dtype, dtypes = dtypes,
-  tensor_t = tensor_t, tensor_meta = tensor_meta, device_meta = device_meta, methods = {},
-  context = get_context, default_device = default_device, set_default = set_default,
-  new = new, settle = settle, raise = raise, failure = failure, caller = caller, uint64 = uint64,
-}
+core.C, core.ffi, core.op, core.dtype, core.dtypes = C, ffi, op, dtype, dtypes
+core.tensor_t, core.tensor_meta, core.device_meta, core.methods = tensor_t, tensor_meta, device_meta, {}
+core.context, core.default_device, core.set_default = get_context, default_device, set_default
+core.new, core.settle, core.raise, core.failure, core.caller = new, settle, raise, failure, caller
+core.uint64 = uint64
 registry["conflux.core"] = core
 
 --- The random stream of what is made next.

@@ -12,7 +12,7 @@ local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle = core.new, core.settle
 local dtype_of, dtypes = core.dtype, core.dtypes
 local default_device, stream = core.default_device, core.stream
-local fail, wrong, describe = check.fail, check.arg, check.describe
+local fail, wrong, describe = check.fail, check.wrong, check.describe
 local size_array = check.size_array
 local concat, floor, next, tostring, type = table.concat, math.floor, next, tostring, type
 
@@ -66,7 +66,7 @@ end
 local function random(fname, kind, low, high, dtype, n, o)
   local device
   dtype, device = read_options(fname, o, dtype)
-  if kind ~= "integer" and dtype < dtype_of.float16 then wrong(fname, "dtype", "a float dtype", dtypes[dtype]) end
+  if kind ~= "integer" and dtype < dtype_of.float16 then check.arg(fname, "dtype", "a float dtype", dtypes[dtype]) end
   local out = new()
   local st = C.cfx_random(device, dtype, n, size_array, kind, low, high, stream(), out)
   if st ~= 0 then settle(st, C.cfx_random, device, dtype, n, size_array, kind, low, high, stream(), out) end
@@ -153,7 +153,7 @@ function make.linspace(a, b, n, o)
   check.number("linspace", "b", b)
   check.integer("linspace", "n", n, 0)
   local dtype = read_options("linspace", o, FLOAT32)
-  if dtype < dtype_of.float16 then wrong("linspace", "dtype", "a float dtype", dtypes[dtype]) end
+  if dtype < dtype_of.float16 then check.arg("linspace", "dtype", "a float dtype", dtypes[dtype]) end
   local x = sequence("linspace", n, a, n > 1 and (b - a) / (n - 1) or 0, o)
   if n > 1 then x[n] = b end
   return x
@@ -263,7 +263,7 @@ function make.tensor(v, o)
   local kind = type(first)
   if kind == "table" then kind = "number" -- empty
   elseif kind ~= "number" and kind ~= "boolean" then
-    wrong("tensor", "v", "a number, a boolean, or nested lists of them",
+    check.arg("tensor", "v", "a number, a boolean, or nested lists of them",
       (#shape > 0 and "a list of " or "") .. describe(first) .. (istype(tensor_t, first) and " (see cf.stack)" or ""))
   end
   local dtype, device = read_options("tensor", o, kind == "boolean" and BOOL or FLOAT32)
@@ -318,14 +318,14 @@ function make.from(pointer, shape, o)
     or describe(pointer):sub(3)) end
   local size = C.cfx_dtype_size(dtype)
   if own and own ~= dtypes[dtype] or raw[element] == 2 and size ~= 2 then
-    wrong("from", "dtype", own or "float16 or bfloat16", dtypes[dtype])
+    check.arg("from", "dtype", own or "float16 or bfloat16", dtypes[dtype])
   end
-  if pointer == nil then wrong("from", "pointer", "an address", "NULL") end
+  if pointer == nil then check.arg("from", "pointer", "an address", "NULL") end
   local need = size
   for d = 1, #shape do need = need * shape[d] end
   if type(pointer) == "string" then bytes = #pointer elseif is_array then bytes = ffi.sizeof(pointer) end
   if bytes and bytes < need or type(pointer) == "string" and bytes ~= need then
-    wrong("from", "pointer", ("%d bytes for shape [%s]"):format(need, concat(shape, ", ")), tostring(bytes))
+    wrong("from", "pointer", ("%d bytes for shape [%s]"):format(need, concat(shape, ", ")), bytes)
   end
   for d = 1, #shape do size_array[d - 1] = shape[d] end
   return from_host(device, dtype, #shape, type(pointer) == "string" and ffi.cast("const char *", pointer) or pointer)

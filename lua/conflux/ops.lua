@@ -10,7 +10,7 @@ local check = require "conflux.check"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle, op_number = core.new, core.settle, core.op
-local wrong = check.arg
+local wrong = check.wrong
 local next, type = next, type
 local huge = math.huge
 
@@ -159,7 +159,7 @@ local function number_like(c, value, other)
   if dtype < core.dtype.float16 and (value % 1 ~= 0) then dtype = core.dtype.float32 end
   if dtype == core.dtype.bool then dtype = core.dtype.int64 end
   local out, device = new(), C.cfx_tensor_device(c)
-  if device == nil then wrong("where", "c", "a tensor", "one that was released") end
+  if device == nil then check.arg("where", "c", "a tensor", "one that was released") end
   local st = C.cfx_full(device, dtype, 0, nil, value, out)
   if st ~= 0 then settle(st, C.cfx_full, device, dtype, 0, nil, value, out) end
   return out

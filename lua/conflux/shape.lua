@@ -7,8 +7,8 @@ local tensor = require "conflux.tensor"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle = core.new, core.settle
-local slice, wrong = tensor.slice, check.arg
-local tonumber, tostring, type = tonumber, tostring, type
+local slice, wrong = tensor.slice, check.wrong
+local tonumber, type = tonumber, type
 local min = math.min
 
 local Tensor = core.methods
@@ -49,7 +49,7 @@ function Tensor.tile(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("tile", "x", "a tensor", x) end
   local n, o = check.sizes("tile", 0, a, b, c, d, e, f, g, h, i)
   if o then check.options("tile", o, {}) end
-  if n ~= x._ndim then wrong("tile", "counts", ("%d counts, one per dimension"):format(x._ndim), tostring(n)) end
+  if n ~= x._ndim then wrong("tile", "counts", ("%d counts, one per dimension"):format(x._ndim), n) end
   local out = new()
   local st = C.cfx_tile(x, size_array, out)
   if st ~= 0 then settle(st, C.cfx_tile, x, size_array, out) end
@@ -96,7 +96,7 @@ end
 function Tensor.permute(x, ...)
   if not istype(tensor_t, x) then wrong("permute", "x", "a tensor", x) end
   local n = read_dims("permute", x, ...)
-  if n ~= x._ndim then wrong("permute", "dims", ("%d dimensions"):format(x._ndim), tostring(n)) end
+  if n ~= x._ndim then wrong("permute", "dims", ("%d dimensions"):format(x._ndim), n) end
   local out = new()
   local st = C.cfx_permute(x, n, dim_array, out)
   if st ~= 0 then settle(st, C.cfx_permute, x, n, dim_array, out) end
@@ -167,8 +167,8 @@ function Tensor.pad(x, widths, o)
   o = check.options("pad", o, {"value"})
   local value, ndim = check.element("pad", "value", o.value == nil and 0 or o.value, x._dtype), x._ndim
   if type(widths) ~= "table" or #widths ~= ndim then
-    wrong("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
-      type(widths) == "table" and ("a list of %d"):format(#widths) or widths)
+    check.arg("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
+      type(widths) == "table" and ("a list of %d"):format(#widths) or check.describe(widths))
   end
   local before, after = ffi.new "int64_t[8]", ffi.new "int64_t[8]"
   for d = 1, ndim do
@@ -196,7 +196,7 @@ function Tensor.split(x, size, d)
     check.shape("split", "size", size)
     local sum = 0
     for k = 1, #size do sum = sum + size[k] end
-    if sum ~= total then wrong("split", "size", ("sizes that add up to %d"):format(total), tostring(sum)) end
+    if sum ~= total then wrong("split", "size", ("sizes that add up to %d"):format(total), sum) end
   else
     check.integer("split", "size", size, 1)
   end
@@ -211,7 +211,7 @@ end
 -- The addresses of a list of tensors, and its length.
 local function read_list(fname, list)
   if type(list) ~= "table" then wrong(fname, "list", "a list of tensors", list) end
-  if #list == 0 then wrong(fname, "list", "at least one tensor", "none") end
+  if #list == 0 then check.arg(fname, "list", "at least one tensor", "none") end
   for k = 1, #list do check.tensor(fname, ("list[%d]"):format(k), list[k]) end
   return core.ptrs(list), #list
 end

@@ -10,7 +10,7 @@ local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle = core.new, core.settle
 local dtype_of, dtypes = core.dtype, core.dtypes
-local fail, wrong, describe = check.fail, check.arg, check.describe
+local fail, wrong, describe = check.fail, check.wrong, check.describe
 local next, rawequal, tonumber, tostring, type = next, rawequal, tonumber, tostring, type
 local floor = math.floor
 
@@ -173,7 +173,7 @@ end
 function Tensor.pointer(x)
   if not istype(tensor_t, x) then wrong("pointer", "x", "a tensor", x) end
   if C.cfx_is_contiguous(x) == 0 then
-    wrong("pointer", "x", "a packed tensor (see :contiguous())", "a view with gaps, " .. describe(x))
+    check.arg("pointer", "x", "a packed tensor (see :contiguous())", "a view with gaps, " .. describe(x))
   end
   if core.on_wait then core.on_wait(x) end
   local out = ffi.new "void *[1]"
@@ -269,7 +269,7 @@ end
 local function slice_at(x, d, range)
   local size = tonumber(x._shape[d])
   local a, b, step = range[1], range[2], range[3]
-  if #range > 3 then wrong("index", tostring(d + 1), "{first, last, step?}", ("a list of %d"):format(#range)) end
+  if #range > 3 then check.arg("index", tostring(d + 1), "{first, last, step?}", ("a list of %d"):format(#range)) end
   if b == nil then b = a end
   check.integer("index", tostring(d + 1), a)
   check.integer("index", tostring(d + 1), b)
@@ -277,7 +277,7 @@ local function slice_at(x, d, range)
   if b == a - 1 and a >= 1 and b <= size then return slice(x, d, b, 0, 1) end
   local first, last = position(a, size, d + 1), position(b, size, d + 1)
   if last < first then
-    wrong("index", tostring(d + 1), "a range that rises", ("{%d, %d}"):format(a, b))
+    check.arg("index", tostring(d + 1), "a range that rises", ("{%d, %d}"):format(a, b))
   end
   step = step or 1
   return slice(x, d, first, floor((last - first) / step) + 1, step)

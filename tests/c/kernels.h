@@ -1,253 +1,196 @@
-/* kernels.h: runs rows of the op table for tests: on every instruction set that this machine has, with teams of
- * 1, 2, 3 and 7, over views of any dtype and stride pattern, whose elements are read and written as doubles.
- *
- *     EACH_MACHINE(m) {
- *         cf_view x = view(CFX_FLOAT32, PADDED, 2, (int64_t[]){3, 4}), y = view(...);
- *         CHECK_STATUS(RUN(m, CF_OP_softmax, CFX_FLOAT32, 1, .v = {y, x}, .i = {1}), CFX_OK);
- *     }
- */
+/* kernels.h: how a test calls a CPU kernel: tensors of every layout, and calls built by hand. */
 #ifndef CF_TEST_KERNELS_H
 #define CF_TEST_KERNELS_H
 
-#include <omp.h>
 #include <stdlib.h>
 
+#include "base/rng.h"
 #include "cpu/cpu.h"
 
-/* ---- machines: an instruction set and a team */
+/* ---- tensors: memory with a view over it ------------------------------------------------------------------- */
 
-typedef struct machine {
-    const cf_kernel *kernels;
-    const char *isa;
-    int team;
-    cf_worker worker;
-} machine;
+typedef struct tensor {
+    cf_view v;
+    char *memory;
+    size_t bytes;
+} tensor;
 
-static const int teams[] = {1, 2, 3, 7};
+static const size_t sizes[CFX_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
 
-/* The machine number k, or NULL past the last.  All views of the one before are freed. */
-static machine *machine_at(int k);
-#define EACH_MACHINE(m) \
-    for (int at_ = 0; at_ >= 0; at_ = -1) \
-        for (machine *m; (m = machine_at(at_)) != NULL; at_++)
-
-/* ---- views */
-
-/* TURNED: the last two dimensions swapped in memory; PADDED: gaps after each row and element; BACKWARDS: all
- * strides negative. */
-typedef enum pattern { PACKED, TURNED, PADDED, BACKWARDS, PATTERNS } pattern;
-
-static struct { void *memory[4096]; int n; } views;
-
-static void free_views(void) {
-    while (views.n > 0) free(views.memory[--views.n]);
+/* A half type's value, by its definition. */
+static inline double half_value(uint16_t bits, int mantissa) {
+    const int exponents = 15 - mantissa, bias = (1 << (exponents - 1)) - 1;
+    const int e = bits >> mantissa & ((1 << exponents) - 1), m = bits & ((1 << mantissa) - 1);
+    const double sign = bits >> 15 ? -1 : 1;
+    if (e == (1 << exponents) - 1) return m ? NAN : sign * INFINITY;
+    return sign * ldexp(e ? m + (1 << mantissa) : m, (e ? e : 1) - bias - mantissa);
 }
 
-static size_t dtype_bytes(int dtype) { return (size_t[]){1, 1, 4, 8, 2, 2, 4, 8}[dtype]; }
-
-static inline cf_view view(int dtype, pattern pattern, int ndim, const int64_t *shape) {
-    cf_view v = {.dtype = dtype, .ndim = ndim};
-    int order[CFX_MAX_DIMS];
-    int64_t stride = pattern == PADDED ? 2 : 1;
-    for (int d = 0; d < ndim; d++) {
-        order[d] = ndim - 1 - d;
-        v.shape[d] = shape[d];
-    }
-    if (pattern == TURNED && ndim > 1) order[0] = ndim - 2, order[1] = ndim - 1;
-    for (int k = 0; k < ndim; k++) {
-        v.stride[order[k]] = pattern == BACKWARDS ? -stride : stride;
-        stride *= shape[order[k]] > 0 ? shape[order[k]] : 1;
-        if (pattern == PADDED) stride += 3;
-    }
-    const size_t bytes = ((size_t)stride + 1) * dtype_bytes(dtype);
-    if (views.n == 4096) abort();
-    char *memory = views.memory[views.n++] = malloc(bytes);
-    memset(memory, 0xA5, bytes);
-    v.data = memory;
-    if (pattern == BACKWARDS)
-        for (int d = 0; d < ndim; d++)
-            if (shape[d] > 0) v.data = (char *)v.data - (shape[d] - 1) * v.stride[d] * (int64_t)dtype_bytes(dtype);
-    return v;
+static inline uint16_t half_bits(double x, int mantissa) {
+    const int exponents = 15 - mantissa, bias = (1 << (exponents - 1)) - 1;
+    const uint16_t sign = signbit(x) ? 0x8000 : 0, infinite = (uint16_t)(((1 << exponents) - 1) << mantissa);
+    if (isnan(x)) return (uint16_t)(sign | infinite | 1 << (mantissa - 1));
+    if (x == 0) return sign;
+    int e = isinf(x) ? 1000 : ilogb(x);
+    if (e < 1 - bias) e = 1 - bias;
+    if (e > bias) return sign | infinite;
+    const double units = rint(ldexp(fabs(x), mantissa - e));               /* rounds half to even */
+    return (uint16_t)(sign | ((int)units + ((e + bias - 1) << mantissa))); /* a carry moves the exponent */
 }
 
-/* A view of the shape () or (n) or (n, m). */
-#define SCALAR(dtype) view(dtype, PACKED, 0, NULL)
-#define VECTOR(dtype, n) view(dtype, PACKED, 1, (int64_t[]){n})
-#define MATRIX(dtype, pattern, n, m) view(dtype, pattern, 2, (int64_t[]){n, m})
-
-static inline void *address(const cf_view *v, int64_t e) {
-    int64_t offset = 0;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        offset += e % v->shape[d] * v->stride[d];
-        e /= v->shape[d];
-    }
-    return (char *)v->data + offset * (int64_t)dtype_bytes(v->dtype);
-}
-
-/* Half types by the definition of their bits. */
-static inline double half_value(uint16_t bits, int fraction_bits, int bias) {
-    const int exponent_bits = 15 - fraction_bits, exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1);
-    const double sign = bits >> 15 ? -1 : 1, fraction = ldexp(bits & ((1 << fraction_bits) - 1), -fraction_bits);
-    if (exponent == (1 << exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
-    return sign * (exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias));
-}
-
-static inline uint16_t half_bits(double x, int fraction_bits, int bias) {
-    uint16_t best = 0; /* the nearest of all finite ones: slow and plain */
-    const uint16_t end = (uint16_t)(((1 << (15 - fraction_bits)) - 1) << fraction_bits);
-    uint16_t low = 0, high = end;
-    if (x != x) return (uint16_t)(end | 1);
-    while (high - low > 1) {
-        const uint16_t middle = (uint16_t)((low + high) / 2);
-        if (half_value(middle, fraction_bits, bias) <= fabs(x)) low = middle;
-        else high = middle;
-    }
-    const double below = fabs(x) - half_value(low, fraction_bits, bias);
-    const double above = half_value(high, fraction_bits, bias) - fabs(x);
-    best = below < above || (below == above && !(low & 1)) ? low : high;
-    return (uint16_t)(best | (signbit(x) ? 0x8000 : 0));
-}
-
-static inline double get(const cf_view *v, int64_t e) {
-    const void *p = address(v, e);
-    switch (v->dtype) {
-    case CFX_BOOL: case CFX_UINT8: return *(const uint8_t *)p;
+static inline double load(int dtype, const void *p) {
+    switch (dtype) {
+    case CFX_BOOL: return *(const uint8_t *)p != 0;
+    case CFX_UINT8: return *(const uint8_t *)p;
     case CFX_INT32: return *(const int32_t *)p;
     case CFX_INT64: return (double)*(const int64_t *)p;
-    case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10, 15);
-    case CFX_BFLOAT16: return half_value(*(const uint16_t *)p, 7, 127);
+    case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10);
+    case CFX_BFLOAT16: return half_value(*(const uint16_t *)p, 7);
     case CFX_FLOAT32: return *(const float *)p;
     default: return *(const double *)p;
     }
 }
 
-static inline void set(const cf_view *v, int64_t e, double x) {
-    void *p = address(v, e);
-    switch (v->dtype) {
+static inline void store(int dtype, void *p, double x) {
+    switch (dtype) {
     case CFX_BOOL: *(uint8_t *)p = x != 0; break;
-    case CFX_UINT8: *(uint8_t *)p = (uint8_t)x; break;
-    case CFX_INT32: *(int32_t *)p = (int32_t)x; break;
+    case CFX_UINT8: *(uint8_t *)p = (uint8_t)(int64_t)x; break;
+    case CFX_INT32: *(int32_t *)p = (int32_t)(int64_t)x; break;
     case CFX_INT64: *(int64_t *)p = (int64_t)x; break;
-    case CFX_FLOAT16: *(uint16_t *)p = half_bits(x, 10, 15); break;
-    case CFX_BFLOAT16: *(uint16_t *)p = half_bits(x, 7, 127); break;
+    case CFX_FLOAT16: *(uint16_t *)p = half_bits((float)x, 10); break;
+    case CFX_BFLOAT16: *(uint16_t *)p = half_bits((float)x, 7); break;
     case CFX_FLOAT32: *(float *)p = (float)x; break;
-    default: *(double *)p = x;
+    default: *(double *)p = x; break;
     }
 }
 
-/* ---- values */
-
-enum { SEED = 20240229 }; /* of every test's random numbers */
-static uint64_t random_state;
-
-static inline uint32_t random_bits(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
+static inline char *element(const cf_view *v, int64_t index) {
+    int64_t offset = 0;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        offset += index % v->shape[d] * v->stride[d];
+        index /= v->shape[d];
+    }
+    return (char *)v->data + offset * (int64_t)sizes[v->dtype];
 }
-/* Multiples of 1/64 in [low, high), which every float type holds to 2 digits; whole for integers. */
-static inline double random_between(double low, double high) {
-    return floor((low + (high - low) * random_bits() * 0x1p-31) * 64) / 64;
+static inline double get(const tensor *t, int64_t index) { return load(t->v.dtype, element(&t->v, index)); }
+static inline void set(tensor *t, int64_t index, double x) { store(t->v.dtype, element(&t->v, index), x); }
+static inline int64_t numel(const tensor *t) { return cf_view_numel(&t->v); }
+
+/* How the elements of a shape lie. */
+enum layout { PACKED, REVERSED, TURNED, SPREAD, REPEATED, LAYOUTS };
+
+static inline tensor make_as(enum layout layout, int dtype, int ndim, const int64_t *shape) {
+    tensor t = {.v = {.dtype = dtype, .ndim = ndim}};
+    int64_t step = layout == SPREAD ? 3 : 1;
+    for (int k = 0; k < ndim; k++) {
+        const int d = layout == TURNED ? k : ndim - 1 - k;
+        t.v.shape[d] = shape[d];
+        t.v.stride[d] = layout == REPEATED && d == 0 ? 0 : step;
+        if (t.v.stride[d]) step *= shape[d];
+    }
+    t.bytes = (size_t)(step ? step : 1) * sizes[dtype] + 64;
+    t.memory = calloc(1, t.bytes);
+    t.v.data = t.memory;
+    if (layout == REVERSED)
+        for (int d = 0; d < ndim; d++) {
+            if (shape[d]) t.v.data = (char *)t.v.data + (shape[d] - 1) * t.v.stride[d] * (int64_t)sizes[dtype];
+            t.v.stride[d] = -t.v.stride[d];
+        }
+    return t;
 }
-static inline void fill_random(const cf_view *v, double low, double high) {
-    for (int64_t e = 0; e < cf_view_numel(v); e++) {
-        const double x = random_between(low, high);
-        set(v, e, cf_is_float(v->dtype) ? x : v->dtype == CFX_BOOL ? random_bits() & 1 : floor(x));
+#define SHAPE(...) \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]) { __VA_ARGS__ }
+static inline tensor make(int dtype, int ndim, const int64_t *shape) { return make_as(PACKED, dtype, ndim, shape); }
+static inline tensor scalar(int dtype) { return make(dtype, 0, NULL); }
+
+static inline tensor values(int dtype, int n, const double *x) {
+    const int64_t shape[] = {n};
+    tensor t = make(dtype, 1, shape);
+    for (int i = 0; i < n; i++) set(&t, i, x[i]);
+    return t;
+}
+#define VALUES(dtype, ...) \
+    values(dtype, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+
+__attribute__((unused)) static uint64_t seed = 20240607;
+static inline double uniform(double low, double high) {
+    uint32_t w[4];
+    cf_philox(1, 2, seed++, w);
+    return low + (high - low) * cf_uniform_f64(w[0], w[1]);
+}
+
+static inline void randomize(tensor *t, double low, double high) {
+    const int is_float = cf_is_float(t->v.dtype);
+    for (int64_t i = 0; i < numel(t); i++) {
+        const double x = uniform(low, high);
+        set(t, i, is_float ? x : t->v.dtype <= CFX_UINT8 ? fabs(rint(x)) : rint(x));
     }
 }
-static inline void fill(const cf_view *v, double x) {
-    for (int64_t e = 0; e < cf_view_numel(v); e++) set(v, e, x);
-}
-static inline void put_all(const cf_view *v, const double *x) {
-    for (int64_t e = 0; e < cf_view_numel(v); e++) set(v, e, x[e]);
-}
 
-/* How far a result of the dtype may be from the exact one, relative to `size`, the magnitude of what was added. */
-static inline double rounding(int dtype, double size) {
-    const double unit = dtype == CFX_FLOAT16    ? 0x1p-10
-                        : dtype == CFX_BFLOAT16 ? 0x1p-7
-                        : dtype == CFX_FLOAT32  ? 0x1p-21
-                        : dtype == CFX_FLOAT64  ? 0x1p-48
-                                                : 0;
-    return unit * (fabs(size) + 1e-3);
-}
+static inline void drop(tensor *t) { free(t->memory); }
 
-/* Checks one element and says where it was wrong. */
-static inline int near_at(const machine *m, const cf_view *v, int64_t e, double expected, double tolerance) {
-    if (CHECK_NEAR(get(v, e), expected, tolerance)) return 1;
-    printf("# element %lld (%s, team %d, dtype %d)\n", (long long)e, m->isa, m->team, v->dtype);
-    return 0;
-}
+/* ---- calls ------------------------------------------------------------------------------------------------- */
 
-/* A hash of the values' bits, in order: equal for equal results. */
-static inline uint64_t bits_of(const cf_view *v) {
-    uint64_t h = 14695981039346656037u;
-    for (int64_t e = 0; e < cf_view_numel(v); e++) {
-        const unsigned char *p = address(v, e);
-        for (size_t k = 0; k < dtype_bytes(v->dtype); k++) h = (h ^ p[k]) * 1099511628211u;
-    }
-    return h;
-}
+typedef struct table {
+    const char *name;
+    const cf_kernel *kernels;
+} table;
 
-/* Results of teams 1, 2, 3 and 7 of one instruction set are equal: true for the first, else compares. */
-static inline int same_as_alone(const machine *m, uint64_t bits, uint64_t *kept) {
-    if (m->team == 1) *kept = bits;
-    if (CHECK(*kept == bits)) return 1;
-    printf("# other bits than alone: %s, team %d\n", m->isa, m->team);
-    return 0;
-}
-
-/* ---- calls */
-
-typedef struct run {
-    cf_view v[8];
-    double p[4];
-    int64_t i[6];
-    int nout_is, nin_is; /* only if not counted from v */
-} run;
-
-static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r) {
-    union { cf_call call; char room[sizeof(cf_call) + 8 * sizeof(cf_view)]; } c;
-    memset(&c, 0, sizeof c);
+static inline const table *tables(void) {
+    static table list[4];
     int n = 0;
-    while (n < 8 && r.v[n].data) n++;
-    c.call.op = (uint16_t)op;
-    c.call.dtype = (uint8_t)dtype;
-    c.call.nout = (uint8_t)nout;
-    c.call.nin = (uint8_t)(n - nout);
-    memcpy(c.call.p, r.p, sizeof r.p);
-    memcpy(c.call.i, r.i, sizeof r.i);
-    memcpy(c.room + sizeof(cf_call), r.v, (size_t)n * sizeof(cf_view));
-    return m->kernels[op](&m->worker, &c.call);
-}
-#define RUN(m, op, dtype, nout, ...) run_call(m, op, dtype, nout, (run){__VA_ARGS__})
-
-static inline machine *machine_at(int k) {
-    static machine m;
-    static struct { const cf_kernel *kernels; const char *isa; } sets[3];
-    static int n;
-    if (!n) {
-        sets[n].kernels = cf_cpu_kernels_base, sets[n++].isa = "base";
+    list[n++] = (table){"base", cf_cpu_kernels_base};
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-            sets[n].kernels = cf_cpu_kernels_avx2, sets[n++].isa = "avx2";
-        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl"))
-            sets[n].kernels = cf_cpu_kernels_avx512, sets[n++].isa = "avx512";
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        list[n++] = (table){"avx2", cf_cpu_kernels_avx2};
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        list[n++] = (table){"avx512", cf_cpu_kernels_avx512};
 #endif
-    }
-    free_views();
-    if (m.kernels) {
-        cf_backend_cpu()->thread_end(&m.worker);
-        free(m.worker.scratch);
-        memset(&m, 0, sizeof m);
-    }
-    if (k >= 4 * n) return NULL;
-    m.kernels = sets[k / 4].kernels;
-    m.isa = sets[k / 4].isa;
-    m.team = m.worker.threads = teams[k % 4];
-    random_state = SEED;
-    if (!CHECK_STATUS(cf_backend_cpu()->thread_begin(&m.worker), CFX_OK)) abort();
-    return &m;
+    list[n] = (table){0};
+    return list;
 }
+#define EACH_TABLE(t) for (const table *t = tables(); t->name; t++)
+
+static cf_worker worker = {.threads = 2};
+__attribute__((unused)) static const int teams[] = {1, 2, 3, 7};
+
+/* A call with room for its views, and the data behind them. */
+typedef union call {
+    cf_call head;
+    char room[sizeof(cf_call) + 6 * sizeof(cf_view) + 64];
+} call;
+
+static inline call call_of(int op, int dtype, int nout, int nin, const tensor *const *t) {
+    call c = {.room = {0}};
+    c.head.op = (uint16_t)op;
+    c.head.nout = (uint8_t)nout;
+    c.head.nin = (uint8_t)nin;
+    c.head.dtype = (uint8_t)dtype;
+    for (int k = 0; k < nout + nin; k++) memcpy(c.room + cf_call_bytes(k, 0), &t[k]->v, sizeof(cf_view));
+    return c;
+}
+#define CALL(op, dtype, nout, ...)                                                                       \
+    call_of(op, dtype, nout, (int)(sizeof((const tensor *[]){__VA_ARGS__}) / sizeof(tensor *)) - (nout), \
+            (const tensor *[]){__VA_ARGS__})
+static inline cfx_status run(const table *t, const call *c) { return t->kernels[c->head.op](&worker, &c->head); }
+
+/* |got - expected| within what the dtype can tell apart, times `units`. */
+static inline int close_to(int dtype, double got, double expected, double units) {
+    static const double unit[CFX_DTYPES] = {0, 0, 0, 0, 1e-3, 8e-3, 2.5e-7, 5e-16};
+    static const double tiny[CFX_DTYPES] = {0, 0, 0, 0, 1e-6, 1e-6, 1e-7, 1e-15};
+    if (isnan(expected) || isnan(got)) return isnan(expected) && isnan(got);
+    if (got == expected) return 1;
+    return fabs(got - expected) <= units * (unit[dtype] * fabs(expected) + tiny[dtype]);
+}
+
+static inline int same_elements(const tensor *a, const tensor *b) {
+    for (int64_t i = 0; i < numel(a); i++)
+        if (memcmp(element(&a->v, i), element(&b->v, i), sizes[a->v.dtype])) return 0;
+    return 1;
+}
+
+/* Whether a row computes in this dtype: those of domain FLOAT take no integers. */
+static inline int takes(int op, int dtype) { return cf_is_float(dtype) || cf_op_table[op].domain != CF_FLOAT; }
 
 #endif

@@ -208,7 +208,7 @@ static uint64_t check_layernorm(machine *m, int dtype, int64_t n, int64_t c, int
     else CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 1, .v = {dx, dy, x, mean, rstd}), CFX_OK);
     double *sums = calloc(4 * (size_t)c + 1, sizeof *sums); /* dgamma, dbeta, and their magnitudes */
     for (int64_t r = 0; r < n; r++) {
-        double mu = 0, variance = 0, h = 0, hx = 0;
+        double mu = c ? 0 : NAN, variance = mu, h = 0, hx = 0; /* a mean over nothing */
         for (int64_t j = 0; j < c; j++) mu += get(&x, r * c + j) / (double)c;
         for (int64_t j = 0; j < c; j++) variance += pow(get(&x, r * c + j) - mu, 2) / (double)c;
         const double scale = 1 / sqrt(variance + eps), size = 4 * fmin(scale, 3);
@@ -231,7 +231,7 @@ static uint64_t check_layernorm(machine *m, int dtype, int64_t n, int64_t c, int
         }
     }
     for (int64_t j = 0; affine && j < c; j++) {
-        near_at(m, &dgamma, j, sums[j], rounding(dtype, 2 * sums[2 * c + j]));
+        near_at(m, &dgamma, j, sums[j], rounding(dtype, 2 * sums[2 * c + j] + 4 * sums[3 * c + j]));
         near_at(m, &dbeta, j, sums[c + j], rounding(dtype, sums[3 * c + j]));
     }
 done:

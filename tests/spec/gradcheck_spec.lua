@@ -69,8 +69,8 @@ local function case(name, f, ...)
   table.insert(cases[name], {f, {...}})
 end
 
-for _, name in ipairs {"neg", "abs", "square", "relu", "leakyrelu", "elu", "gelu", "silu", "softplus", "tanh", "sigmoid",
-                       "exp", "sin", "cos", "erf"} do
+for _, name in ipairs {"neg", "abs", "square", "relu", "leakyrelu", "elu", "gelu", "silu", "softplus", "tanh",
+                       "sigmoid", "exp", "sin", "cos", "erf"} do
   local f = cf[name] or function(x) return -x end
   if name == "neg" then f = function(x) return -x end end
   if name == "square" then f = function(x) return x:square() end end

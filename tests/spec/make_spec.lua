@@ -49,7 +49,8 @@ describe("cf.tensor", function()
       "tensor: argument 'v[2]': expected a value of int32, got 1.5")
     assert.refuses(function() cf.tensor({256}, {dtype = "uint8"}) end,
       "tensor: argument 'v[1]': expected a value of uint8, got 256")
-    assert.refuses(function() cf.tensor(0 / 0, {dtype = "int64"}) end, "tensor: argument 'v': expected a value of int64")
+    assert.refuses(function() cf.tensor(0 / 0, {dtype = "int64"}) end,
+      "tensor: argument 'v': expected a value of int64, got nan")
   end)
 
   it("refuses what is no number", function()
@@ -221,6 +222,7 @@ describe("cf.from", function()
     assert.refuses(function() cf.from(ffi.new "float[2]", {2}, {dtype = "int32"}) end,
       "from: argument 'dtype': expected float32, got int32")
     assert.refuses(function() cf.from("12", {2}) end, "from: option 'dtype': it has to be given for a string")
-    assert.refuses(function() cf.from(ffi.new "float[2]", {-1}) end, "from: argument 'shape': expected sizes of 0 or more")
+    assert.refuses(function() cf.from(ffi.new "float[2]", {-1}) end,
+      "from: argument 'shape': expected sizes of 0 or more, got -1 at position 1")
   end)
 end)

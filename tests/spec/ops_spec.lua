@@ -37,7 +37,7 @@ describe("operators", function()
 
   it("change nothing", function()
     local x = a:clone()
-    local _ = x + 1, x * x, x:exp(), x:clamp(0, 1)
+    local _ = {x + 1, x * x, x:exp(), x:clamp(0, 1)}
     assert.tensor_equal(x, a)
   end)
 end)

@@ -251,10 +251,11 @@ describe("the library", function()
   it("keeps memory flat over many dropped tensors", function()
     collectgarbage()
     local before = cf.memory("cpu:0").in_use
-    for _ = 1, 2000 do
-      local _ = cf.zeros(256, 1024) -- 1 MiB each, 2 GiB in all
+    local shape = ffi.new("int64_t[1]", 2 ^ 20)
+    for _ = 1, 20000 do -- 1 MiB each, uninitialised, so that only memory is at stake
+      local x = core.new()
+      assert(core.C.cfx_empty(cf.device "cpu", core.dtype.uint8, 1, shape, x) == 0)
     end
-    cf.sync()
     local grown = cf.memory("cpu:0").in_use - before
     assert.is_true(grown <= core.debt_threshold() + 2 ^ 21, ("%.0f MiB"):format(grown / 2 ^ 20))
     assert.is_true(core.debt_threshold() <= math.max(2 ^ 26, cf.memory("cpu:0").limit / 16))
@@ -311,7 +312,9 @@ describe("the library", function()
 end)
 
 describe("dispatch", function()
-  -- One element, so that what is timed is dispatch, finaliser and collection.  Machines are busy: the best of many.
+  -- One element, so that what is timed is dispatch, finaliser and collection: this thread's time, the best of many.
+  local THREAD = 3 -- CLOCK_THREAD_CPUTIME_ID
+
   local function microseconds(n, rounds)
     local x = cf.ones(1)
     local best = math.huge
@@ -319,19 +322,18 @@ describe("dispatch", function()
       cf.sync()
       collectgarbage()
       local now = ffi.new "cf_time[2]"
-      ffi.C.cf_clock_gettime(1, now[0])
+      ffi.C.cf_clock_gettime(THREAD, now[0])
       for _ = 1, n do
         local _ = x + x
       end
-      ffi.C.cf_clock_gettime(1, now[1])
+      ffi.C.cf_clock_gettime(THREAD, now[1])
       best = math.min(best, (tonumber(now[1].s - now[0].s) * 1e6 + tonumber(now[1].ns - now[0].ns) * 1e-3) / n)
     end
     return best
   end
 
-  it("is quick", function()
-    assert.is_true(core.is_tensor(cf.ones(1)))
+  it("takes at most 2 microseconds compiled, and 4 interpreted", function()
     local took = microseconds(10000, 20)
-    assert.is_true(took < (jit.status() and 2 or 4) * 2, ("%.2f us"):format(took)) -- twice what is promised: CI
+    assert.is_true(took < (jit.status() and 2 or 4), ("%.2f us"):format(took))
   end)
 end)

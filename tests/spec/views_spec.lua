@@ -77,8 +77,10 @@ describe("shape", function()
     assert.tensor_equal(cf.ones(1):pad({1}, {value = -1}), {-1, 1, -1})
     assert.refuses(function() x:pad({1}) end,
       "pad: argument 'widths': expected a list of 2, {before, after} per dimension, got a list of 1")
-    assert.refuses(function() x:pad({{1, -1}, 0}) end, "pad: argument 'widths[1]': expected an integer of at least 0, got -1")
-    assert.refuses(function() x:pad({{1}, 0}) end, "pad: argument 'widths[1]': expected an integer of at least 0, got nil")
+    assert.refuses(function() x:pad({{1, -1}, 0}) end,
+      "pad: argument 'widths[1]': expected an integer of at least 0, got -1")
+    assert.refuses(function() x:pad({{1}, 0}) end,
+      "pad: argument 'widths[1]': expected an integer of at least 0, got nil")
   end)
 
   it("is split into views", function()

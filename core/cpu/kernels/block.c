@@ -44,7 +44,7 @@ static inline uint16_t to_bfloat16(float f) {
 /* ---- conversions ----------------------------------------------------------------------------------------- */
 
 static inline int64_t integer_same(int64_t v) { return v; }
-#define INTEGER(v) _Generic((v), float: cf_integer, double: cf_integer, default: integer_same)(v)
+#define INTEGER(v) _Generic((v), float : cf_integer, double : cf_integer, default : integer_same)(v)
 
 /* How a dtype lies in memory, its value, and the store of a value. */
 #define CF_DTYPES(X) X(BOOL) X(UINT8) X(INT32) X(INT64) X(FLOAT16) X(BFLOAT16) X(FLOAT32) X(FLOAT64)
@@ -63,8 +63,8 @@ typedef double mem_FLOAT64;
 #define VALUE_FLOAT32(m) (m)
 #define VALUE_FLOAT64(m) (m)
 #define STORE_BOOL(v) ((v) != 0)
-#define STORE_UINT8(v) (uint8_t)INTEGER(v)
-#define STORE_INT32(v) (int32_t)INTEGER(v)
+#define STORE_UINT8(v) (uint8_t) INTEGER(v)
+#define STORE_INT32(v) (int32_t) INTEGER(v)
 #define STORE_INT64(v) INTEGER(v)
 #define STORE_FLOAT16(v) to_float16((float)(v))
 #define STORE_BFLOAT16(v) to_bfloat16((float)(v))
@@ -81,59 +81,60 @@ typedef int64_t type_I64;
 /* Moves rows x cols elements between a packed block and memory with strides. */
 typedef void (*move)(void *block, void *memory, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride);
 
-#define LOAD(name, C, D, value)                                                                                 \
-    static void name(void *block, void *memory, int64_t rows, int64_t cols, int64_t rs, int64_t cs) {           \
-        type_##C *restrict out = block;                                                                         \
-        for (int64_t r = 0; r < rows; r++, out += cols) {                                                       \
-            const mem_##D *in = (const mem_##D *)memory + r * rs;                                               \
-            if (cs == 1) {                                                                                      \
-                for (int64_t k = 0; k < cols; k++) {                                                            \
-                    const mem_##D m = in[k];                                                                    \
-                    out[k] = value;                                                                             \
-                }                                                                                               \
-            } else {                                                                                            \
-                for (int64_t k = 0; k < cols; k++) {                                                            \
-                    const mem_##D m = in[k * cs];                                                               \
-                    out[k] = value;                                                                             \
-                }                                                                                               \
-            }                                                                                                   \
-        }                                                                                                       \
+#define LOAD(name, C, D, value)                                                                       \
+    static void name(void *block, void *memory, int64_t rows, int64_t cols, int64_t rs, int64_t cs) { \
+        type_##C *restrict out = block;                                                               \
+        for (int64_t r = 0; r < rows; r++, out += cols) {                                             \
+            const mem_##D *in = (const mem_##D *)memory + r * rs;                                     \
+            if (cs == 1) {                                                                            \
+                for (int64_t k = 0; k < cols; k++) {                                                  \
+                    const mem_##D m = in[k];                                                          \
+                    out[k] = value;                                                                   \
+                }                                                                                     \
+            } else {                                                                                  \
+                for (int64_t k = 0; k < cols; k++) {                                                  \
+                    const mem_##D m = in[k * cs];                                                     \
+                    out[k] = value;                                                                   \
+                }                                                                                     \
+            }                                                                                         \
+        }                                                                                             \
     }
-#define STORE(name, C, D)                                                                                       \
-    static void name(void *block, void *memory, int64_t rows, int64_t cols, int64_t rs, int64_t cs) {           \
-        const type_##C *restrict in = block;                                                                    \
-        for (int64_t r = 0; r < rows; r++, in += cols) {                                                        \
-            mem_##D *out = (mem_##D *)memory + r * rs;                                                          \
-            if (cs == 1) {                                                                                      \
-                for (int64_t k = 0; k < cols; k++) out[k] = STORE_##D(in[k]);                                   \
-            } else {                                                                                            \
-                for (int64_t k = 0; k < cols; k++) out[k * cs] = STORE_##D(in[k]);                              \
-            }                                                                                                   \
-        }                                                                                                       \
+#define STORE(name, C, D)                                                                             \
+    static void name(void *block, void *memory, int64_t rows, int64_t cols, int64_t rs, int64_t cs) { \
+        const type_##C *restrict in = block;                                                          \
+        for (int64_t r = 0; r < rows; r++, in += cols) {                                              \
+            mem_##D *out = (mem_##D *)memory + r * rs;                                                \
+            if (cs == 1) {                                                                            \
+                for (int64_t k = 0; k < cols; k++) out[k] = STORE_##D(in[k]);                         \
+            } else {                                                                                  \
+                for (int64_t k = 0; k < cols; k++) out[k * cs] = STORE_##D(in[k]);                    \
+            }                                                                                         \
+        }                                                                                             \
     }
 
-#define MOVES(D)                                                \
-    LOAD(load_F32_##D, F32, D, COMPUTE_F32(VALUE_##D(m)))       \
-    LOAD(load_F64_##D, F64, D, COMPUTE_F64(VALUE_##D(m)))       \
-    LOAD(load_I64_##D, I64, D, COMPUTE_I64(VALUE_##D(m)))       \
-    LOAD(truth_F32_##D, F32, D, IS_TRUE_##D(m))                 \
-    LOAD(truth_F64_##D, F64, D, IS_TRUE_##D(m))                 \
-    LOAD(truth_I64_##D, I64, D, IS_TRUE_##D(m))                 \
-    STORE(store_F32_##D, F32, D)                                \
-    STORE(store_F64_##D, F64, D)                                \
+#define MOVES(D)                                          \
+    LOAD(load_F32_##D, F32, D, COMPUTE_F32(VALUE_##D(m))) \
+    LOAD(load_F64_##D, F64, D, COMPUTE_F64(VALUE_##D(m))) \
+    LOAD(load_I64_##D, I64, D, COMPUTE_I64(VALUE_##D(m))) \
+    LOAD(truth_F32_##D, F32, D, IS_TRUE_##D(m))           \
+    LOAD(truth_F64_##D, F64, D, IS_TRUE_##D(m))           \
+    LOAD(truth_I64_##D, I64, D, IS_TRUE_##D(m))           \
+    STORE(store_F32_##D, F32, D)                          \
+    STORE(store_F64_##D, F64, D)                          \
     STORE(store_I64_##D, I64, D)
 #define IS_TRUE_BOOL(m) ((m) != 0)
 #define IS_TRUE_UINT8(m) ((m) != 0)
 #define IS_TRUE_INT32(m) ((m) != 0)
 #define IS_TRUE_INT64(m) ((m) != 0)
-#define IS_TRUE_FLOAT16(m) (((m) & 0x7FFF) != 0)
-#define IS_TRUE_BFLOAT16(m) (((m) & 0x7FFF) != 0)
+#define IS_TRUE_FLOAT16(m) (((m)&0x7FFF) != 0)
+#define IS_TRUE_BFLOAT16(m) (((m)&0x7FFF) != 0)
 #define IS_TRUE_FLOAT32(m) ((m) != 0)
 #define IS_TRUE_FLOAT64(m) ((m) != 0)
 CF_DTYPES(MOVES)
 
-#define ROW(what, C) [CF_##C] = {what##_##C##_BOOL, what##_##C##_UINT8, what##_##C##_INT32, what##_##C##_INT64, \
-                                 what##_##C##_FLOAT16, what##_##C##_BFLOAT16, what##_##C##_FLOAT32, what##_##C##_FLOAT64}
+#define ROW(what, C)                                                                                   \
+    [CF_##C] = {what##_##C##_BOOL,    what##_##C##_UINT8,    what##_##C##_INT32,   what##_##C##_INT64, \
+                what##_##C##_FLOAT16, what##_##C##_BFLOAT16, what##_##C##_FLOAT32, what##_##C##_FLOAT64}
 static const move loads[CF_COMPUTES][CFX_DTYPES] = {ROW(load, F32), ROW(load, F64), ROW(load, I64)};
 static const move truths[CF_COMPUTES][CFX_DTYPES] = {ROW(truth, F32), ROW(truth, F64), ROW(truth, I64)};
 static const move stores[CF_COMPUTES][CFX_DTYPES] = {ROW(store, F32), ROW(store, F64), ROW(store, I64)};
@@ -225,10 +226,8 @@ static void walk(const cf_view *v, cf_compute c, int64_t from, int64_t n, char *
     }
 }
 
-static int is_direct(const cf_view *v, cf_compute c) { return cf_direct(v, c); }
-
 const void *CF_K(read)(const cf_view *v, cf_compute c, int64_t from, int64_t n, void *temp) {
-    if (is_direct(v, c)) return cf_at(v, from);
+    if (cf_direct(v, c)) return cf_at(v, from);
     walk(v, c, from, n, temp, loads[c][v->dtype]);
     return temp;
 }
@@ -239,7 +238,7 @@ const void *CF_K(read_truth)(const cf_view *v, cf_compute c, int64_t from, int64
 }
 
 void CF_K(write)(const cf_view *v, cf_compute c, int64_t from, int64_t n, const void *block) {
-    if (is_direct(v, c) && block == cf_at(v, from)) return;
+    if (cf_direct(v, c) && block == cf_at(v, from)) return;
     walk(v, c, from, n, (char *)block, stores[c][v->dtype]);
 }
 

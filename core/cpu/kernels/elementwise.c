@@ -23,11 +23,27 @@ typedef struct job {
 /* What costs many times an addition. */
 static int cost_of(int op) {
     switch (op) {
-    case CF_OP_elu: case CF_OP_elu_bw: case CF_OP_gelu: case CF_OP_gelu_bw: case CF_OP_silu: case CF_OP_silu_bw:
-    case CF_OP_softplus: case CF_OP_softplus_bw: case CF_OP_tanh: case CF_OP_sigmoid: case CF_OP_exp: case CF_OP_log:
-    case CF_OP_sin: case CF_OP_sin_bw: case CF_OP_cos: case CF_OP_cos_bw: case CF_OP_erf: case CF_OP_erf_bw:
-    case CF_OP_pow: case CF_OP_pow_da: case CF_OP_pow_db:
-        return 8;
+    case CF_OP_elu:
+    case CF_OP_elu_bw:
+    case CF_OP_gelu:
+    case CF_OP_gelu_bw:
+    case CF_OP_silu:
+    case CF_OP_silu_bw:
+    case CF_OP_softplus:
+    case CF_OP_softplus_bw:
+    case CF_OP_tanh:
+    case CF_OP_sigmoid:
+    case CF_OP_exp:
+    case CF_OP_log:
+    case CF_OP_sin:
+    case CF_OP_sin_bw:
+    case CF_OP_cos:
+    case CF_OP_cos_bw:
+    case CF_OP_erf:
+    case CF_OP_erf_bw:
+    case CF_OP_pow:
+    case CF_OP_pow_da:
+    case CF_OP_pow_db: return 8;
     default: return 1;
     }
 }
@@ -72,8 +88,8 @@ static void repeat(cf_compute c, void *block) {
 static const void *operand(const job *j, int k, int64_t from, int64_t n, void *temp) {
     const cf_view *x = &j->x[k];
     const int64_t padded = cf_round_up(n, CF_UNIT);
-    const void *block = j->truth[k] ? CF_K(read_truth)(x, j->compute, from, n, temp)
-                                    : CF_K(read)(x, j->compute, from, n, temp);
+    const void *block =
+        j->truth[k] ? CF_K(read_truth)(x, j->compute, from, n, temp) : CF_K(read)(x, j->compute, from, n, temp);
     if (padded == n) return block;
     if (block != temp) memcpy(temp, block, (size_t)(n * cf_compute_size(j->compute)));
     pad(j->compute, temp, n, padded);

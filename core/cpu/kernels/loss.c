@@ -12,49 +12,49 @@ typedef void (*forward)(const void *x, const void *y, void *out, int64_t n, doub
 typedef void (*backward)(const void *dy, const void *x, const void *y, void *out, int64_t n, double p);
 
 /* Loops over whole units, so that tails get the same bits; a: x, b: y, d: x - y, g: dy. */
-#define FORWARD(name, number, ...)                                                                 \
-    static void name(const void *x, const void *y, void *out, int64_t n, double p) {               \
-        const number *in = x, *target = y, delta = (number)p;                                      \
-        number *to = out;                                                                          \
-        (void)delta;                                                                               \
-        n = cf_round_up(n, CF_UNIT);                                                               \
-        CF_VECTOR                                                                                  \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            const number a = in[i], b = target[i], d = a - b;                                      \
-            (void)d;                                                                               \
-            to[i] = __VA_ARGS__;                                                                   \
-        }                                                                                          \
+#define FORWARD(name, number, ...)                                                   \
+    static void name(const void *x, const void *y, void *out, int64_t n, double p) { \
+        const number *in = x, *target = y, delta = (number)p;                        \
+        number *to = out;                                                            \
+        (void)delta;                                                                 \
+        n = cf_round_up(n, CF_UNIT);                                                 \
+        CF_VECTOR                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                            \
+            const number a = in[i], b = target[i], d = a - b;                        \
+            (void)d;                                                                 \
+            to[i] = __VA_ARGS__;                                                     \
+        }                                                                            \
     }
-#define BACKWARD(name, number, ...)                                                                      \
-    static void name(const void *dy, const void *x, const void *y, void *out, int64_t n, double p) {     \
-        const number *grad = dy, *in = x, *target = y, delta = (number)p;                                \
-        number *to = out;                                                                                \
-        (void)delta;                                                                                     \
-        n = cf_round_up(n, CF_UNIT);                                                                     \
-        CF_VECTOR                                                                                        \
-        for (int64_t i = 0; i < n; i++) {                                                                \
-            const number g = grad[i], a = in[i], b = target[i], d = a - b;                               \
-            (void)d;                                                                                     \
-            to[i] = __VA_ARGS__;                                                                         \
-        }                                                                                                \
+#define BACKWARD(name, number, ...)                                                                  \
+    static void name(const void *dy, const void *x, const void *y, void *out, int64_t n, double p) { \
+        const number *grad = dy, *in = x, *target = y, delta = (number)p;                            \
+        number *to = out;                                                                            \
+        (void)delta;                                                                                 \
+        n = cf_round_up(n, CF_UNIT);                                                                 \
+        CF_VECTOR                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                            \
+            const number g = grad[i], a = in[i], b = target[i], d = a - b;                           \
+            (void)d;                                                                                 \
+            to[i] = __VA_ARGS__;                                                                     \
+        }                                                                                            \
     }
 
 #define SIGN(x) ((x) > 0 ? 1 : (x) < 0 ? -1 : (x))
 #define OVER_0(x) ((x) < 0 ? 0 : (x))
-#define LOSSES(number, f, type, EXP)                                                                                   \
-    FORWARD(mse_##type, number, d * d)                                                                                 \
-    FORWARD(mae_##type, number, fabs##f(d))                                                                            \
-    FORWARD(huber_##type, number,                                                                                      \
-            fabs##f(d) < delta ? (number)0.5 * d * d : delta * (fabs##f(d) - (number)0.5 * delta))                     \
-    FORWARD(bce_##type, number, OVER_0(a) - a * b + log1p##f(EXP(-fabs##f(a))))                                        \
-    BACKWARD(mse_dx_##type, number, 2 * d * g)                                                                         \
-    BACKWARD(mse_dy_##type, number, -2 * d * g)                                                                        \
-    BACKWARD(mae_dx_##type, number, SIGN(d) * g)                                                                       \
-    BACKWARD(mae_dy_##type, number, -SIGN(d) * g)                                                                      \
-    BACKWARD(huber_dx_##type, number, (d > delta ? delta : d < -delta ? -delta : d) * g)                               \
-    BACKWARD(huber_dy_##type, number, -(d > delta ? delta : d < -delta ? -delta : d) * g)                              \
-    BACKWARD(bce_dx_##type, number, (1 / (1 + EXP(-a)) - b) * g)                                                       \
-    BACKWARD(bce_dy_##type, number, -a * g)
+#define LOSSES(number, f, type, EXP)                                                               \
+    FORWARD(mse_##type, number, d *d)                                                              \
+    FORWARD(mae_##type, number, fabs##f(d))                                                        \
+    FORWARD(huber_##type, number,                                                                  \
+            fabs##f(d) < delta ? (number)0.5 * d * d : delta * (fabs##f(d) - (number)0.5 * delta)) \
+    FORWARD(bce_##type, number, OVER_0(a) - a * b + log1p##f(EXP(-fabs##f(a))))                    \
+    BACKWARD(mse_dx_##type, number, 2 * d * g)                                                     \
+    BACKWARD(mse_dy_##type, number, -2 * d * g)                                                    \
+    BACKWARD(mae_dx_##type, number, SIGN(d) * g)                                                   \
+    BACKWARD(mae_dy_##type, number, -SIGN(d) * g)                                                  \
+    BACKWARD(huber_dx_##type, number, (d > delta ? delta : d < -delta ? -delta : d) * g)           \
+    BACKWARD(huber_dy_##type, number, -(d > delta ? delta : d < -delta ? -delta : d) * g)          \
+    BACKWARD(bce_dx_##type, number, (1 / (1 + EXP(-a)) - b) * g)                                   \
+    BACKWARD(bce_dy_##type, number, -a *g)
 LOSSES(float, f, F32, cf_exp)
 LOSSES(double, , F64, exp)
 
@@ -160,10 +160,10 @@ static cfx_status run_backward(cf_worker *worker, const cf_call *call, int cost,
     return CFX_OK;
 }
 
-#define BACKWARD_ROW(name, cost)                                                                  \
-    cfx_status CF_K(name##_bw)(cf_worker * worker, const cf_call *call) {                         \
+#define BACKWARD_ROW(name, cost)                                                                              \
+    cfx_status CF_K(name##_bw)(cf_worker * worker, const cf_call *call) {                                     \
         static const backward loops[2][2] = {{name##_dx_F32, name##_dx_F64}, {name##_dy_F32, name##_dy_F64}}; \
-        return run_backward(worker, call, cost, loops);                                           \
+        return run_backward(worker, call, cost, loops);                                                       \
     }
 BACKWARD_ROW(mse, 2)
 BACKWARD_ROW(mae, 2)

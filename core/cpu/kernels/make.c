@@ -7,21 +7,21 @@
 typedef void (*mover)(char *y, const char *x, int64_t rows, int64_t cols, int64_t y_row, int64_t y_col, int64_t x_row,
                       int64_t x_col);
 
-#define MOVER(T)                                                                                                   \
-    static void move_##T(char *to, const char *from, int64_t rows, int64_t cols, int64_t y_row, int64_t y_col,     \
-                         int64_t x_row, int64_t x_col) {                                                           \
-        for (int64_t r = 0; r < rows; r++) {                                                                       \
-            T *restrict y = (T *)to + r * y_row;                                                                   \
-            const T *restrict x = (const T *)from + r * x_row;                                                     \
-            if (y_col == 1 && x_col == 1) {                                                                        \
-                for (int64_t c = 0; c < cols; c++) y[c] = x[c];                                                    \
-            } else if (y_col == 1 && x_col == 0) {                                                                 \
-                const T value = *x;                                                                                \
-                for (int64_t c = 0; c < cols; c++) y[c] = value;                                                   \
-            } else {                                                                                               \
-                for (int64_t c = 0; c < cols; c++) y[c * y_col] = x[c * x_col];                                    \
-            }                                                                                                      \
-        }                                                                                                          \
+#define MOVER(T)                                                                                               \
+    static void move_##T(char *to, const char *from, int64_t rows, int64_t cols, int64_t y_row, int64_t y_col, \
+                         int64_t x_row, int64_t x_col) {                                                       \
+        for (int64_t r = 0; r < rows; r++) {                                                                   \
+            T *restrict y = (T *)to + r * y_row;                                                               \
+            const T *restrict x = (const T *)from + r * x_row;                                                 \
+            if (y_col == 1 && x_col == 1) {                                                                    \
+                for (int64_t c = 0; c < cols; c++) y[c] = x[c];                                                \
+            } else if (y_col == 1 && x_col == 0) {                                                             \
+                const T value = *x;                                                                            \
+                for (int64_t c = 0; c < cols; c++) y[c] = value;                                               \
+            } else {                                                                                           \
+                for (int64_t c = 0; c < cols; c++) y[c * y_col] = x[c * x_col];                                \
+            }                                                                                                  \
+        }                                                                                                      \
     }
 MOVER(uint8_t)
 MOVER(uint16_t)
@@ -187,7 +187,9 @@ cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call) {
         return CFX_OK;
     }
     /* Through the widest of the three that keeps the value: an integer is rounded to a float once. */
-    convert_job j = {.compute = a == CFX_FLOAT64 || b == CFX_FLOAT64 ? CF_F64 : cf_is_float(a) || cf_is_float(b) ? CF_F32 : CF_I64};
+    convert_job j = {.compute = a == CFX_FLOAT64 || b == CFX_FLOAT64 ? CF_F64
+                                : cf_is_float(a) || cf_is_float(b)   ? CF_F32
+                                                                     : CF_I64};
     CF_K(order)(v, 2);
     CF_K(flatten)(&v[0]);
     CF_K(flatten)(&v[1]);
@@ -326,10 +328,12 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
     for (int64_t from = 0; from < n; from += CF_BLOCK) {
         const int64_t m = cf_least(CF_BLOCK, n - from);
         const int64_t *ids = CF_K(read)(&j.ids, CF_I64, from, m, &temp);
-        for (int64_t k = 0; k < m; k++)
+        for (int64_t k = 0; k < m; k++) {
+            const int64_t position = from + k;
             if (ids[k] < 0 || ids[k] >= j.classes)
                 return cf_fail(CFX_EFAULT, "onehot: id %lld at position %lld is outside 0 to %lld", (long long)ids[k],
-                               (long long)(from + k), (long long)(j.classes - 1));
+                               (long long)position, (long long)j.classes - 1);
+        }
     }
     if (!n) return CFX_OK;
     cf_view x = {.data = &memory, .dtype = j.y.dtype, .ndim = 1, .shape = {1}, .stride = {1}};

@@ -76,6 +76,12 @@ cfx_status CF_K(layernorm)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
     norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]}, .eps = call->p[0],
               .count = x->shape[0], .x = x, .mean = &call->v[1], .rstd = &call->v[2]};
+    if (s.rows.n == 0) { /* a mean over nothing */
+        for (int64_t r = 0; r < s.count; r++) {
+            number_put(s.mean, r, NAN);
+            number_put(s.rstd, r, NAN);
+        }
+    }
     if (s.count == 0 || s.rows.n == 0) return CFX_OK;
     const int team = cf_cpu_team(worker, s.count * s.rows.n * 2), affine = call->nin > 1;
     CF_TRY(norm_begin(worker, &s, team, affine ? cf_call_in(call, 1) : NULL, affine ? cf_call_in(call, 2) : NULL, 0));

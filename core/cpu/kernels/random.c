@@ -30,8 +30,13 @@ static void words(const job *j, int64_t from, int64_t n, uint32_t *restrict out)
 }
 
 static job job_of(const cf_call *call, cf_compute compute) {
-    job j = {.seed = (uint64_t)call->i[0], .stream = (uint64_t)call->i[1], .first = (uint64_t)call->i[2] / 4,
-             .y = call->v[0], .compute = compute, .p0 = call->p[0], .p1 = call->p[1]};
+    job j = {.seed = (uint64_t)call->i[0],
+             .stream = (uint64_t)call->i[1],
+             .first = (uint64_t)call->i[2] / 4,
+             .y = call->v[0],
+             .compute = compute,
+             .p0 = call->p[0],
+             .p1 = call->p[1]};
     CF_K(flatten)(&j.y);
     return j;
 }
@@ -118,16 +123,16 @@ cfx_status CF_K(uniform)(cf_worker *worker, const cf_call *call) {
 enum { PAIRS = CF_BLOCK / 2 };
 
 /* y [2 pairs] from u and v [pairs], uniforms on (0, 1] and [0, 1). */
-#define BOX_MULLER(name, number, f, two_pi)                                                          \
-    static void name(number *u, number *v, number mean, number deviation, number *restrict y) {      \
-        number r[PAIRS] __attribute__((aligned(64)));                                                \
-        for (int k = 0; k < PAIRS; k++) r[k] = deviation * sqrt##f(-2 * log##f(u[k]));               \
-        for (int k = 0; k < PAIRS; k++) u[k] = cos##f(two_pi * v[k]);                                \
-        for (int k = 0; k < PAIRS; k++) v[k] = sin##f(two_pi * v[k]);                                \
-        for (int k = 0; k < PAIRS; k++) {                                                            \
-            y[2 * k] = mean + r[k] * u[k];                                                           \
-            y[2 * k + 1] = mean + r[k] * v[k];                                                       \
-        }                                                                                            \
+#define BOX_MULLER(name, number, f, two_pi)                                                     \
+    static void name(number *u, number *v, number mean, number deviation, number *restrict y) { \
+        number r[PAIRS] __attribute__((aligned(64)));                                           \
+        for (int k = 0; k < PAIRS; k++) r[k] = deviation * sqrt##f(-2 * log##f(u[k]));          \
+        for (int k = 0; k < PAIRS; k++) u[k] = cos##f(two_pi * v[k]);                           \
+        for (int k = 0; k < PAIRS; k++) v[k] = sin##f(two_pi * v[k]);                           \
+        for (int k = 0; k < PAIRS; k++) {                                                       \
+            y[2 * k] = mean + r[k] * u[k];                                                      \
+            y[2 * k + 1] = mean + r[k] * v[k];                                                  \
+        }                                                                                       \
     }
 BOX_MULLER(pairs_f32, float, f, 6.28318530718f)
 BOX_MULLER(pairs_f64, double, , 6.28318530717958647692)

@@ -42,7 +42,7 @@ static int64_t offset_of(const cf_view *v, int64_t index) {
     return offset + index * v->stride[0];
 }
 
-/* Results [first, first + n) over elements [from, from + length) of each. */
+/* Results [first, first + n) over elements [from, from + length) of each; at: positions, of argmax and argmin. */
 static void by_rows(const job *j, int64_t first, int64_t n, int64_t from, int64_t length, const cf_partial *shift,
                     cf_partial *out, int64_t *at) {
     cf_block_memory temp;
@@ -50,11 +50,11 @@ static void by_rows(const job *j, int64_t first, int64_t n, int64_t from, int64_
     for (int64_t r = 0; r < n; r++) {
         x.data = cf_at(&j->kept, offset_of(&j->kept, first + r));
         out[r] = j->loops->nothing;
-        if (j->is_arg) at[r] = -1;
+        if (at) at[r] = -1;
         for (int64_t k = from; k < from + length; k += CF_BLOCK) {
             const int64_t m = cf_least(CF_BLOCK, from + length - k);
             const void *block = read_block(j, &x, k, m, &temp);
-            if (j->is_arg) {
+            if (at) {
                 CF_K(arg_row)(j->compute, j->is_max, block, m, k, &out[r], &at[r]);
             } else {
                 const cf_partial part = j->loops->row(block, m, &shift[r]);
@@ -69,12 +69,12 @@ static void by_columns(const job *j, int64_t first, int64_t n, int64_t from, int
     cf_block_memory temp, lanes;
     cf_view x = j->kept;
     for (int64_t k = 0; k < n; k++) out[k] = j->loops->nothing;
-    if (j->is_arg) memset(at, -1, (size_t)n * sizeof *at);
+    if (at) memset(at, -1, (size_t)n * sizeof *at);
     j->loops->clear(&lanes, n);
     for (int64_t r = 0; r < length; r++) {
         x.data = cf_at(&j->reduced, offset_of(&j->reduced, from + r));
         const void *block = read_block(j, &x, first, n, &temp);
-        if (j->is_arg) {
+        if (at) {
             CF_K(arg_column)(j->compute, j->is_max, block, n, from + r, out, at);
             continue;
         }
@@ -84,7 +84,7 @@ static void by_columns(const job *j, int64_t first, int64_t n, int64_t from, int
             j->loops->clear(&lanes, n);
         }
     }
-    if (!j->is_arg) j->loops->fold(out, &lanes, n);
+    if (!at) j->loops->fold(out, &lanes, n);
 }
 
 static void run(const job *j, int64_t first, int64_t n, int64_t from, int64_t length, const cf_partial *shift,
@@ -124,13 +124,13 @@ static void whole_part(void *context, int64_t from, int64_t to) {
     memset(shift, 0, sizeof shift);
     for (int64_t item = from; item < to; item++) {
         const int64_t first = item * j->width, n = cf_least(j->width, j->results - first);
-        run(j, first, n, 0, j->length, shift, out, at);
+        run(j, first, n, 0, j->length, shift, out, j->is_arg ? at : NULL);
         if (j->op == CF_OP_var) {
             job second = *j;
             second.loops = &CF_K(reduce_loops)[j->compute][CF_STEP_DEVSQ];
             memcpy(sum, out, (size_t)n * sizeof *sum);
             mean_of(j, sum, n, shift);
-            run(&second, first, n, 0, j->length, shift, out, at);
+            run(&second, first, n, 0, j->length, shift, out, NULL);
         }
         finish(j, first, n, out, at, sum, shift);
     }
@@ -170,7 +170,8 @@ static cfx_status by_chunks(job *j, int team) {
     const size_t partials = (size_t)(j->chunks * j->results);
     const size_t words = partials * (j->is_arg ? 2 : 1) + 2 * (size_t)j->results;
     cf_partial *memory = cf_worker_scratch(j->worker, words * sizeof *memory);
-    if (!memory) return cf_fail(CFX_EMEMORY, "%s: no memory for %zu partial results", cf_op_table[j->op].name, partials);
+    if (!memory)
+        return cf_fail(CFX_EMEMORY, "%s: no memory for %zu partial results", cf_op_table[j->op].name, partials);
     cf_partial *sum = memory + j->results;
     j->shift = memory;
     j->partial = sum + j->results;
@@ -191,8 +192,12 @@ static cf_step step_of(int op) {
     switch (op) {
     case CF_OP_prod: return CF_STEP_PROD;
     case CF_OP_norm: return CF_STEP_SUMSQ;
-    case CF_OP_max: case CF_OP_argmax: case CF_OP_any: return CF_STEP_MAX;
-    case CF_OP_min: case CF_OP_argmin: case CF_OP_all: return CF_STEP_MIN;
+    case CF_OP_max:
+    case CF_OP_argmax:
+    case CF_OP_any: return CF_STEP_MAX;
+    case CF_OP_min:
+    case CF_OP_argmin:
+    case CF_OP_all: return CF_STEP_MIN;
     default: return CF_STEP_SUM;
     }
 }
@@ -222,8 +227,14 @@ static int prefers_rows(const job *j) {
 cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
     const int op = call->op, truth = op == CF_OP_any || op == CF_OP_all;
-    job j = {.worker = worker, .op = op, .truth = truth, .is_arg = op == CF_OP_argmax || op == CF_OP_argmin,
-             .is_max = op == CF_OP_argmax, .step = step_of(op), .correction = call->p[0], .y = call->v[0]};
+    job j = {.worker = worker,
+             .op = op,
+             .truth = truth,
+             .is_arg = op == CF_OP_argmax || op == CF_OP_argmin,
+             .is_max = op == CF_OP_argmax,
+             .step = step_of(op),
+             .correction = call->p[0],
+             .y = call->v[0]};
     j.compute = truth ? CF_I64 : cf_compute_of(j.is_arg ? x->dtype : call->dtype);
     j.loops = &CF_K(reduce_loops)[j.compute][j.step];
     if (!j.loops->row || ((op == CF_OP_mean || op == CF_OP_var || op == CF_OP_norm) && j.compute == CF_I64))

@@ -5,7 +5,15 @@
 #include "cpu/kernels/block.h"
 
 /* DEVSQ: the squares of what is left after subtracting `shift`. */
-typedef enum cf_step { CF_STEP_SUM, CF_STEP_SUMSQ, CF_STEP_DEVSQ, CF_STEP_PROD, CF_STEP_MAX, CF_STEP_MIN, CF_STEPS } cf_step;
+typedef enum cf_step {
+    CF_STEP_SUM,
+    CF_STEP_SUMSQ,
+    CF_STEP_DEVSQ,
+    CF_STEP_PROD,
+    CF_STEP_MAX,
+    CF_STEP_MIN,
+    CF_STEPS
+} cf_step;
 
 /* A partial result: of floats and doubles a double, of integers an int64. */
 typedef union cf_partial {

@@ -13,36 +13,36 @@ typedef int64_t type_I64;
 #define FIELD_F64 f
 #define FIELD_I64 i
 
-#define LOOPS(name, C, T, A, field, START, STEP, JOIN)                                              \
-    static cf_partial name##_row_##C(const void *in, int64_t n, const cf_partial *shift) {          \
-        const T *x = in, m = (T)shift->field;                                                       \
-        T s[LANES];                                                                                 \
-        int64_t i = 0;                                                                              \
-        (void)m;                                                                                    \
-        for (int k = 0; k < LANES; k++) s[k] = START;                                               \
-        for (; i + LANES <= n; i += LANES)                                                          \
-            for (int k = 0; k < LANES; k++) s[k] = STEP(T, s[k], x[i + k], m);                      \
-        for (int k = 0; k < n - i; k++) s[k] = STEP(T, s[k], x[i + k], m);                          \
-        for (int width = LANES / 2; width; width /= 2)                                              \
-            for (int k = 0; k < width; k++) s[k] = JOIN(T, s[k], s[k + width]);                     \
-        return (cf_partial){.field = s[0]};                                                         \
-    }                                                                                               \
+#define LOOPS(name, C, T, A, field, START, STEP, JOIN)                                               \
+    static cf_partial name##_row_##C(const void *in, int64_t n, const cf_partial *shift) {           \
+        const T *x = in, m = (T)shift->field;                                                        \
+        T s[LANES];                                                                                  \
+        int64_t i = 0;                                                                               \
+        (void)m;                                                                                     \
+        for (int k = 0; k < LANES; k++) s[k] = START;                                                \
+        for (; i + LANES <= n; i += LANES)                                                           \
+            for (int k = 0; k < LANES; k++) s[k] = STEP(T, s[k], x[i + k], m);                       \
+        for (int k = 0; k < n - i; k++) s[k] = STEP(T, s[k], x[i + k], m);                           \
+        for (int width = LANES / 2; width; width /= 2)                                               \
+            for (int k = 0; k < width; k++) s[k] = JOIN(T, s[k], s[k + width]);                      \
+        return (cf_partial){.field = s[0]};                                                          \
+    }                                                                                                \
     static void name##_column_##C(void *lanes, const void *in, int64_t n, const cf_partial *shift) { \
-        T *restrict s = lanes;                                                                      \
-        const T *restrict x = in;                                                                   \
-        (void)shift;                                                                                \
-        for (int64_t k = 0; k < n; k++) s[k] = STEP(T, s[k], x[k], (T)shift[k].field);              \
-    }                                                                                               \
-    static void name##_clear_##C(void *lanes, int64_t n) {                                          \
-        T *s = lanes;                                                                               \
-        for (int64_t k = 0; k < n; k++) s[k] = START;                                               \
-    }                                                                                               \
-    static void name##_fold_##C(cf_partial *into, const void *lanes, int64_t n) {                   \
-        const T *s = lanes;                                                                         \
-        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, (A)s[k]);            \
-    }                                                                                               \
-    static void name##_join_##C(cf_partial *into, const cf_partial *other, int64_t n) {             \
-        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, other[k].field);     \
+        T *restrict s = lanes;                                                                       \
+        const T *restrict x = in;                                                                    \
+        (void)shift;                                                                                 \
+        for (int64_t k = 0; k < n; k++) s[k] = STEP(T, s[k], x[k], (T)shift[k].field);               \
+    }                                                                                                \
+    static void name##_clear_##C(void *lanes, int64_t n) {                                           \
+        T *s = lanes;                                                                                \
+        for (int64_t k = 0; k < n; k++) s[k] = START;                                                \
+    }                                                                                                \
+    static void name##_fold_##C(cf_partial *into, const void *lanes, int64_t n) {                    \
+        const T *s = lanes;                                                                          \
+        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, (A)s[k]);             \
+    }                                                                                                \
+    static void name##_join_##C(cf_partial *into, const cf_partial *other, int64_t n) {              \
+        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, other[k].field);      \
     }
 
 #define ADD(T, s, x) ((s) + (x))
@@ -55,12 +55,12 @@ typedef int64_t type_I64;
 #define PROD_STEP(T, s, x, m) ((s) * (x))
 #define MAX_STEP(T, s, x, m) MAX(T, s, x)
 #define MIN_STEP(T, s, x, m) MIN(T, s, x)
-#define FLOATS(C, T)                                               \
-    LOOPS(sum, C, T, double, f, 0, SUM_STEP, ADD)                  \
-    LOOPS(sumsq, C, T, double, f, 0, SUMSQ_STEP, ADD)              \
-    LOOPS(devsq, C, T, double, f, 0, DEVSQ_STEP, ADD)              \
-    LOOPS(prod, C, T, double, f, 1, PROD_STEP, MUL)                \
-    LOOPS(max, C, T, double, f, (T)-INFINITY, MAX_STEP, MAX)       \
+#define FLOATS(C, T)                                         \
+    LOOPS(sum, C, T, double, f, 0, SUM_STEP, ADD)            \
+    LOOPS(sumsq, C, T, double, f, 0, SUMSQ_STEP, ADD)        \
+    LOOPS(devsq, C, T, double, f, 0, DEVSQ_STEP, ADD)        \
+    LOOPS(prod, C, T, double, f, 1, PROD_STEP, MUL)          \
+    LOOPS(max, C, T, double, f, (T)-INFINITY, MAX_STEP, MAX) \
     LOOPS(min, C, T, double, f, (T)INFINITY, MIN_STEP, MIN)
 FLOATS(F32, float)
 FLOATS(F64, double)
@@ -79,12 +79,14 @@ LOOPS(prod, I64, int64_t, int64_t, i, 1, WPROD_STEP, WMUL)
 LOOPS(max, I64, int64_t, int64_t, i, INT64_MIN, IMAX_STEP, IMAX)
 LOOPS(min, I64, int64_t, int64_t, i, INT64_MAX, IMIN_STEP, IMIN)
 
-#define ROW(name, C, field, start) \
-    {name##_row_##C, name##_column_##C, name##_clear_##C, name##_fold_##C, name##_join_##C, {.field = start}}
-#define FLOAT_ROWS(C)                                                                         \
-    {                                                                                         \
-        [CF_STEP_SUM] = ROW(sum, C, f, 0), [CF_STEP_SUMSQ] = ROW(sumsq, C, f, 0),             \
-        [CF_STEP_DEVSQ] = ROW(devsq, C, f, 0), [CF_STEP_PROD] = ROW(prod, C, f, 1),           \
+#define ROW(name, C, field, start)                                                                                \
+    {                                                                                                             \
+        name##_row_##C, name##_column_##C, name##_clear_##C, name##_fold_##C, name##_join_##C, { .field = start } \
+    }
+#define FLOAT_ROWS(C)                                                                       \
+    {                                                                                       \
+        [CF_STEP_SUM] = ROW(sum, C, f, 0), [CF_STEP_SUMSQ] = ROW(sumsq, C, f, 0),           \
+        [CF_STEP_DEVSQ] = ROW(devsq, C, f, 0), [CF_STEP_PROD] = ROW(prod, C, f, 1),         \
         [CF_STEP_MAX] = ROW(max, C, f, -INFINITY), [CF_STEP_MIN] = ROW(min, C, f, INFINITY) \
     }
 const cf_reduce_loops CF_K(reduce_loops)[CF_COMPUTES][CF_STEPS] = {
@@ -101,23 +103,23 @@ const cf_reduce_loops CF_K(reduce_loops)[CF_COMPUTES][CF_STEPS] = {
 /* A NaN is better than every number, the first one best of all. */
 #define BETTER(is_max, a, b) ((is_max ? (b) > (a) : (b) < (a)) || ((b) != (b) && (a) == (a)))
 
-#define ARG(C, T, field)                                                                                       \
-    static void arg_row_##C(int is_max, const T *x, int64_t n, int64_t first, cf_partial *best, int64_t *at) { \
-        const cf_reduce_loops *loops = &CF_K(reduce_loops)[CF_##C][is_max ? CF_STEP_MAX : CF_STEP_MIN];        \
-        const cf_partial none = {0}, found = loops->row(x, n, &none);                                          \
-        if (*at >= 0 && !BETTER(is_max, best->field, found.field)) return;                                     \
-        const T value = (T)found.field;                                                                        \
-        int64_t i = 0;                                                                                         \
-        while (!(x[i] == value || (value != value && x[i] != x[i]))) i++;                                      \
-        *best = found;                                                                                         \
-        *at = first + i;                                                                                       \
-    }                                                                                                          \
+#define ARG(C, T, field)                                                                                          \
+    static void arg_row_##C(int is_max, const T *x, int64_t n, int64_t first, cf_partial *best, int64_t *at) {    \
+        const cf_reduce_loops *loops = &CF_K(reduce_loops)[CF_##C][is_max ? CF_STEP_MAX : CF_STEP_MIN];           \
+        const cf_partial none = {0}, found = loops->row(x, n, &none);                                             \
+        if (*at >= 0 && !BETTER(is_max, best->field, found.field)) return;                                        \
+        const T value = (T)found.field;                                                                           \
+        int64_t i = 0;                                                                                            \
+        while (!(x[i] == value || (value != value && x[i] != x[i]))) i++;                                         \
+        *best = found;                                                                                            \
+        *at = first + i;                                                                                          \
+    }                                                                                                             \
     static void arg_column_##C(int is_max, const T *x, int64_t n, int64_t first, cf_partial *best, int64_t *at) { \
-        for (int64_t k = 0; k < n; k++) {                                                                      \
-            if (at[k] >= 0 && !BETTER(is_max, best[k].field, x[k])) continue;                                  \
-            best[k].field = x[k];                                                                              \
-            at[k] = first;                                                                                     \
-        }                                                                                                      \
+        for (int64_t k = 0; k < n; k++) {                                                                         \
+            if (at[k] >= 0 && !BETTER(is_max, best[k].field, x[k])) continue;                                     \
+            best[k].field = x[k];                                                                                 \
+            at[k] = first;                                                                                        \
+        }                                                                                                         \
     }
 ARG(F32, float, f)
 ARG(F64, double, f)

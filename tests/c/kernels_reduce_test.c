@@ -1,0 +1,297 @@
+/* kernels_reduce_test.c: reductions and losses against plain double arithmetic, in every instruction set. */
+#include "test.h"
+
+#include "kernels.h"
+
+/* ---- reductions ---------------------------------------------------------------------------------------------- */
+
+static double reduce_meaning(int op, const double *x, int64_t n, double correction) {
+    double sum = 0, prod = 1, squares = 0, some = 0, all = 1, mean, var = 0;
+    int64_t most = 0, least = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i], prod *= x[i], squares += x[i] * x[i];
+        some = some || x[i] != 0, all = all && x[i] != 0;
+        if (x[i] > x[most]) most = i;
+        if (x[i] < x[least]) least = i;
+    }
+    mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++) var += (x[i] - mean) * (x[i] - mean);
+    switch (op) {
+    case CF_OP_sum: return sum;
+    case CF_OP_mean: return mean;
+    case CF_OP_prod: return prod;
+    case CF_OP_max: return x[most];
+    case CF_OP_min: return x[least];
+    case CF_OP_norm: return sqrt(squares);
+    case CF_OP_var: return var / ((double)n - correction);
+    case CF_OP_any: return some;
+    case CF_OP_all: return all;
+    case CF_OP_argmax: return (double)most;
+    default: return (double)least;
+    }
+}
+
+static int reduce_dtype(int op, int dtype) {
+    if (op == CF_OP_any || op == CF_OP_all) return CFX_BOOL;
+    if (op == CF_OP_argmax || op == CF_OP_argmin) return CFX_INT64;
+    return !cf_is_float(dtype) && (op == CF_OP_sum || op == CF_OP_prod) ? CFX_INT64 : dtype;
+}
+
+TEST(every_reduction_means_what_its_formula_says_in_every_layout) {
+    static const struct {
+        int64_t shape[3];
+        int reduced;
+    } cases[] = {{{3, 5, 7}, 1},   {{3, 5, 7}, 2},     {{3, 5, 7}, 3},     {{4, 100, 3}, 1},
+                 {{70, 40, 1}, 2}, {{1, 700, 9}, 1},   {{2, 3, 1500}, 1},  {{600, 1, 2}, 2},
+                 {{1, 1, 1}, 3},   {{2, 1, 70000}, 1}, {{70, 2, 1000}, 1}, {{2, 2, 40000}, 2}};
+    EACH_TABLE(t) for (int op = CF_OP_sum; op <= CF_OP_argmin; op++) for (int dtype = 0; dtype < CFX_DTYPES; dtype++) {
+        if (!takes(op, dtype)) continue;
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            for (enum layout layout = PACKED; layout < LAYOUTS; layout++) {
+                const int64_t *shape = cases[k].shape;
+                const int kept = 3 - cases[k].reduced;
+                tensor x = make_as(layout, dtype, 3, shape), y = make(reduce_dtype(op, dtype), kept, shape);
+                const int64_t n = numel(&x) / numel(&y), is_prod = op == CF_OP_prod;
+                if (n > 2000 && (layout == REPEATED || (dtype != CFX_FLOAT32 && dtype != CFX_INT64))) {
+                    drop(&x), drop(&y);
+                    continue;
+                }
+                randomize(&x, is_prod ? 0.9 : -50, is_prod ? 1.1 : 50);
+                call c = CALL(op, reduce_dtype(op, dtype), 1, &y, &x);
+                if (op >= CF_OP_any) c.head.dtype = (uint8_t)dtype;
+                c.head.i[0] = cases[k].reduced;
+                c.head.p[0] = n > 1;
+                CHECK_STATUS(run(t, &c), CFX_OK);
+                double *row = malloc((size_t)n * sizeof *row), scale = 0;
+                int bad = 0;
+                for (int64_t r = 0; r < numel(&y); r++) {
+                    for (int64_t i = 0; i < n; i++) row[i] = get(&x, r * n + i);
+                    double expected = reduce_meaning(op, row, n, c.head.p[0]), got = get(&y, r);
+                    if (is_prod && n > 2000) continue; /* its rounding grows */
+                    scale = op == CF_OP_sum    ? 50 * sqrt((double)n)
+                            : op == CF_OP_mean ? 50 / sqrt((double)n)
+                                               : fabs(expected);
+                    const double units = is_prod ? 2 + (double)n / 4 : 8;
+                    if (!cf_is_float(y.v.dtype)
+                            ? got == expected
+                            : close_to(y.v.dtype, got, expected, units) ||
+                                  fabs(got - expected) < (dtype == CFX_FLOAT64 ? 1e-13 : 1e-6) * scale)
+                        continue;
+                    if (bad++) continue;
+                    printf("# %s %s %s case %zu layout %d result %lld: %.9g, not %.9g\n", t->name, cf_op_table[op].name,
+                           cfx_dtype_name(dtype), k, layout, (long long)r, got, expected);
+                }
+                CHECK_EQ(bad, 0);
+                free(row), drop(&x), drop(&y);
+            }
+    }
+}
+
+TEST(reductions_give_the_same_bits_with_every_team) {
+    static const int64_t shapes[][2] = {{1, 700001}, {3, 200001}, {200001, 3}, {3000, 100}, {100, 3000}};
+    EACH_TABLE(t)
+    for (int op = CF_OP_sum; op <= CF_OP_argmin; op++)
+        for (int s = 0; s < 5; s++)
+            for (int turned = 0; turned < 2; turned++) {
+                tensor x = make_as(turned ? TURNED : PACKED, CFX_FLOAT32, 2, shapes[s]), y[4];
+                for (int64_t i = 0; i < numel(&x); i++) {
+                    uint32_t w[4];
+                    cf_philox(3, 4, (uint64_t)i, w);
+                    ((float *)x.memory)[i] =
+                        op == CF_OP_prod ? 1 + 1e-4f * cf_uniform_f32(w[0]) : cf_uniform_f32(w[0]) - 0.5f;
+                }
+                for (int k = 0; k < 4; k++) {
+                    y[k] = make(reduce_dtype(op, CFX_FLOAT32), 1, shapes[s]);
+                    call c = CALL(op, CFX_FLOAT32, 1, &y[k], &x);
+                    c.head.i[0] = 1;
+                    c.head.p[0] = 1;
+                    worker.threads = teams[k];
+                    CHECK_STATUS(run(t, &c), CFX_OK);
+                    CHECK(memcmp(y[0].memory, y[k].memory, y[0].bytes) == 0);
+                }
+                worker.threads = 2;
+                for (int k = 0; k < 4; k++) drop(&y[k]);
+                drop(&x);
+            }
+}
+
+TEST(ten_million_ones_make_ten_million) {
+    EACH_TABLE(t) {
+        tensor x = make(CFX_FLOAT32, SHAPE(10000000)), y = scalar(CFX_FLOAT32);
+        call c = CALL(CF_OP_fill, CFX_FLOAT32, 1, &x);
+        c.head.p[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        c = CALL(CF_OP_sum, CFX_FLOAT32, 1, &y, &x);
+        c.head.i[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK_EQ(get(&y, 0), 10000000);
+        drop(&x), drop(&y);
+    }
+}
+
+TEST(the_variance_of_large_numbers_keeps_its_digits) {
+    EACH_TABLE(t) {
+        tensor x = make(CFX_FLOAT32, SHAPE(2, 4000)), y = make(CFX_FLOAT32, SHAPE(2));
+        for (int64_t i = 0; i < 8000; i++) set(&x, i, 10000 + (double)(i % 4)); /* variance 1.25 */
+        call c = CALL(CF_OP_var, CFX_FLOAT32, 1, &y, &x);
+        c.head.i[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK_NEAR(get(&y, 1), 1.25, 1e-5);
+        drop(&x), drop(&y);
+    }
+}
+
+TEST(nothing_has_a_sum_a_product_and_no_mean) {
+    EACH_TABLE(t) {
+        static const struct {
+            int op;
+            double expected;
+        } cases[] = {{CF_OP_sum, 0},  {CF_OP_prod, 1}, {CF_OP_mean, NAN},
+                     {CF_OP_norm, 0}, {CF_OP_any, 0},  {CF_OP_all, 1}};
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+            tensor x = make(CFX_FLOAT32, SHAPE(2, 0)), y = make(reduce_dtype(cases[k].op, CFX_FLOAT32), SHAPE(2));
+            call c = CALL(cases[k].op, CFX_FLOAT32, 1, &y, &x);
+            c.head.i[0] = 1;
+            CHECK_STATUS(run(t, &c), CFX_OK);
+            CHECK_NEAR(get(&y, 1), cases[k].expected, 0);
+            drop(&x), drop(&y);
+        }
+    }
+}
+
+TEST(a_nan_is_the_extreme_and_the_first_of_equals_is_found) {
+    EACH_TABLE(t) for (int turned = 0; turned < 2; turned++) {
+        tensor x = make_as(turned ? TURNED : PACKED, CFX_FLOAT32, SHAPE(100, 700)), y = make(CFX_INT64, SHAPE(100)),
+               m = make(CFX_FLOAT32, SHAPE(100));
+        for (int64_t i = 0; i < 70000; i++) set(&x, i, (double)(i % 7));
+        set(&x, 1 * 700 + 650, NAN), set(&x, 1 * 700 + 651, NAN);
+        for (int op = CF_OP_argmax; op <= CF_OP_argmin; op++) {
+            call c = CALL(op, CFX_FLOAT32, 1, &y, &x);
+            c.head.i[0] = 1;
+            CHECK_STATUS(run(t, &c), CFX_OK);
+            CHECK_EQ(get(&y, 0), op == CF_OP_argmax ? 6 : 0);
+            CHECK_EQ(get(&y, 1), 650);
+            CHECK_EQ(get(&y, 99), op == CF_OP_argmax ? 6 : 0);
+        }
+        for (int op = CF_OP_max; op <= CF_OP_min; op++) {
+            call c = CALL(op, CFX_FLOAT32, 1, &m, &x);
+            c.head.i[0] = 1;
+            CHECK_STATUS(run(t, &c), CFX_OK);
+            CHECK(isnan(get(&m, 1)));
+            CHECK_EQ(get(&m, 0), op == CF_OP_max ? 6 : 0);
+        }
+        drop(&x), drop(&y), drop(&m);
+    }
+}
+
+TEST(the_gradient_of_a_product_is_right_with_zeros) {
+    EACH_TABLE(t) {
+        tensor x = make(CFX_FLOAT32, SHAPE(3, 3)), dy = VALUES(CFX_FLOAT32, 1, 2, 3),
+               dx = make_as(TURNED, CFX_FLOAT32, SHAPE(3, 3));
+        const double in[] = {2, 3, 4, 2, 0, 4, 0, 0, 4}, expected[] = {12, 8, 6, 0, 16, 0, 0, 0, 0};
+        for (int i = 0; i < 9; i++) set(&x, i, in[i]);
+        call c = CALL(CF_OP_prod_bw, CFX_FLOAT32, 1, &dx, &dy, &x);
+        c.head.i[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        for (int i = 0; i < 9; i++) CHECK_NEAR(get(&dx, i), expected[i], 1e-5);
+        drop(&x), drop(&dy), drop(&dx);
+    }
+}
+
+TEST(a_sum_of_squares_can_be_added_to) {
+    EACH_TABLE(t) {
+        tensor x = make(CFX_FLOAT32, SHAPE(200000)), y = scalar(CFX_FLOAT64);
+        for (int64_t i = 0; i < 200000; i++) set(&x, i, 2);
+        call c = CALL(CF_OP_sumsq, CFX_FLOAT32, 1, &y, &x);
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK_EQ(get(&y, 0), 800000);
+        c.head.i[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK_EQ(get(&y, 0), 1600000);
+        drop(&x), drop(&y);
+    }
+}
+
+/* ---- losses -------------------------------------------------------------------------------------------------- */
+
+static const int losses[] = {CF_OP_mse, CF_OP_mae, CF_OP_huber, CF_OP_bce};
+static const int losses_bw[] = {CF_OP_mse_bw, CF_OP_mae_bw, CF_OP_huber_bw, CF_OP_bce_bw};
+
+static double loss_meaning(int op, double x, double y, double delta) {
+    const double d = x - y;
+    switch (op) {
+    case CF_OP_mse: return d * d;
+    case CF_OP_mae: return fabs(d);
+    case CF_OP_huber: return fabs(d) < delta ? d * d / 2 : delta * (fabs(d) - delta / 2);
+    default: return fmax(x, 0) - x * y + log1p(exp(-fabs(x)));
+    }
+}
+
+TEST(losses_and_their_gradients_follow_their_formulas) {
+    EACH_TABLE(t)
+    for (int k = 0; k < 4; k++)
+        for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++)
+            for (int reduction = CFX_NONE; reduction <= CFX_SUM; reduction++)
+                for (enum layout layout = PACKED; layout < REPEATED; layout++) {
+                    tensor x = make_as(layout, dtype, SHAPE(31, 19)), y = make(dtype, SHAPE(31, 19));
+                    tensor out = reduction ? scalar(dtype) : make_as(layout, dtype, SHAPE(31, 19)),
+                           dx = make_as(layout, dtype, SHAPE(31, 19));
+                    tensor dy = reduction ? scalar(dtype) : make(dtype, SHAPE(31, 19));
+                    randomize(&x, -3, 3), randomize(&y, 0, 1), randomize(&dy, 0.5, 1.5);
+                    const double delta = 0.75, n = (double)numel(&x);
+                    call c = CALL(losses[k], dtype, 1, &out, &x, &y);
+                    c.head.i[0] = reduction;
+                    c.head.p[0] = delta;
+                    CHECK_STATUS(run(t, &c), CFX_OK);
+                    double sum = 0;
+                    int bad = 0;
+                    for (int64_t i = 0; i < numel(&x); i++) {
+                        const double loss = loss_meaning(losses[k], get(&x, i), get(&y, i), delta);
+                        sum += loss;
+                        bad += !reduction && !close_to(dtype, get(&out, i), loss, 8);
+                    }
+                    if (reduction) CHECK(close_to(dtype, get(&out, 0), reduction == CFX_MEAN ? sum / n : sum, 8));
+                    for (int of_y = 0; of_y < 2; of_y++) {
+                        c = CALL(losses_bw[k], dtype, 1, &dx, &dy, &x, &y);
+                        c.head.i[0] = reduction;
+                        c.head.i[1] = of_y;
+                        c.head.p[0] = delta;
+                        CHECK_STATUS(run(t, &c), CFX_OK);
+                        for (int64_t i = 0; i < numel(&x); i++) { /* against a difference quotient */
+                            const double a = get(&x, i), b = get(&y, i), h = 1e-6,
+                                         g = reduction ? get(&dy, 0) : get(&dy, i);
+                            if (fabs(a - b) < 1e-5) continue;
+                            const double up = loss_meaning(losses[k], a + (of_y ? 0 : h), b + (of_y ? h : 0), delta);
+                            const double down = loss_meaning(losses[k], a - (of_y ? 0 : h), b - (of_y ? h : 0), delta);
+                            const double expected = g * (up - down) / (2 * h) / (reduction == CFX_MEAN ? n : 1);
+                            bad += fabs(get(&dx, i) - expected) >
+                                   (dtype < CFX_FLOAT32 ? 2e-2 : 2e-6) *
+                                       (fabs(expected) + (reduction == CFX_MEAN ? 1 / n : 1));
+                        }
+                    }
+                    if (!CHECK_EQ(bad, 0))
+                        printf("# %s %s %s %d %d\n", t->name, cf_op_table[losses[k]].name, cfx_dtype_name(dtype),
+                               reduction, layout);
+                    drop(&x), drop(&y), drop(&out), drop(&dx), drop(&dy);
+                }
+}
+
+TEST(a_loss_has_the_same_bits_with_every_team) {
+    EACH_TABLE(t) for (int k = 0; k < 4; k++) {
+        tensor x = make(CFX_FLOAT32, SHAPE(400, 999)), y = make_as(TURNED, CFX_FLOAT32, SHAPE(400, 999)),
+               out = scalar(CFX_FLOAT32);
+        randomize(&x, -3, 3), randomize(&y, 0, 1);
+        float first = 0;
+        for (int m = 0; m < 4; m++) {
+            call c = CALL(losses[k], CFX_FLOAT32, 1, &out, &x, &y);
+            c.head.i[0] = CFX_MEAN;
+            c.head.p[0] = 1;
+            worker.threads = teams[m];
+            CHECK_STATUS(run(t, &c), CFX_OK);
+            if (!m) first = *(float *)out.memory;
+            CHECK(memcmp(&first, out.memory, 4) == 0);
+        }
+        worker.threads = 2;
+        drop(&x), drop(&y), drop(&out);
+    }
+}
