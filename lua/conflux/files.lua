@@ -104,7 +104,8 @@ local function save(path, x)
   local n = #seen
   local names, tensors = ffi.new("const char *[?]", n), ffi.new("cfx_tensor *[?]", n)
   for i = 1, n do names[i - 1], tensors[i - 1] = seen[i][1], seen[i][2] end
-  local keys, values = ffi.new("const char *[1]", KEY), ffi.new("const char *[1]", text)
+  local keys, values = ffi.new "const char *[1]", ffi.new "const char *[1]"
+  keys[0], values[0] = KEY, text
   local st = C.cfx_safetensors_write(path, n, tensors, names, 1, keys, values)
   if st ~= 0 then settle(st, C.cfx_safetensors_write, path, n, tensors, names, 1, keys, values) end
 end

@@ -14,6 +14,7 @@ local isyieldable = coroutine.isyieldable
 local error, rawget, select, setmetatable, tostring, type, unpack =
   error, rawget, select, setmetatable, tostring, type, unpack
 
+local POOL = 64 -- coroutines that are kept
 local WAIT, DONE = {}, {} -- what a pooled coroutine yields first: it waits for a value; its closure has returned
 
 -- ---- lists by device ----------------------------------------------------------------------------------------
@@ -47,16 +48,15 @@ end
 
 -- ---- the scheduler ------------------------------------------------------------------------------------------
 
--- A coroutine runs closure after closure; it is dropped if one raises or is left hanging.
+-- A coroutine runs closure after closure; it is dropped if one raises or is left hanging.  While it lies in the
+-- pool it holds nothing of the last closure, so that no tensor lives on in it.
 local pool = {}
-
-local function give_way(...)
-  return yield(DONE, ...)
-end
 
 local function body(f, i, device)
   while true do
-    f, i, device = give_way(f(i, device))
+    yield(DONE, f(i, device))
+    f, i, device = nil, nil, nil -- luacheck: ignore 311
+    f, i, device = yield()
   end
 end
 
@@ -88,7 +88,8 @@ local function took(run, task, ok, kind, ...)
   end
   if kind == WAIT then return true end
   if kind == DONE then
-    if #pool < 64 then pool[#pool + 1] = task.co end
+    resume(task.co)
+    if #pool < POOL then pool[#pool + 1] = task.co end
     task.done, task.count = true, select("#", ...)
     if task.count == 1 then task[1] = (...) else task.results = {...} end
     return false

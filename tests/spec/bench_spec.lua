@@ -23,7 +23,7 @@ local function assert_figures(expected, figures, text)
   end
 end
 
-describe("benchmarks", function()
+describe("benchmarks #program", function()
   for _, name in ipairs {"mlp", "dispatch", "allreduce", "memory"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")

@@ -40,7 +40,7 @@ local function assert_like_luajit(arguments, input)
   assert.same(observe "luajit", observe(conflux))
 end
 
-describe("conflux", function()
+describe("conflux #program", function()
   local scripts = {}
 
   local function script(text)

@@ -200,12 +200,15 @@ describe("withdevices", function()
   end)
 
   it("refuses a yield that nobody can receive, and runs the others to their end", function()
-    local done = {}
-    local ok, message = pcall(cf.withdevices, function(i)
-      if i == 1 then coroutine.yield() end
-      done[#done + 1] = i
-    end, DEVICES)
-    if coroutine.isyieldable() then return end -- busted runs its tests in a coroutine that could receive it
+    local done, ok, message = {}, nil, nil
+    table.sort({1, 2}, function(a, b) -- which no yield can cross
+      done = {}
+      ok, message = pcall(cf.withdevices, function(i)
+        if i == 1 then coroutine.yield() end
+        done[#done + 1] = i
+      end, DEVICES)
+      return a < b
+    end)
     assert.is_false(ok)
     assert.matches("attempt to yield outside a coroutine %(on cpu:0%)", message)
     assert.same({2, 3}, done)
@@ -363,7 +366,8 @@ describe("allreduce", function()
     assert.refuses(function() cf.allreduce("mean", a) end, "allreduce: argument 'op': expected '+', '*', 'max'")
     assert.refuses(function() cf.allreduce("+", nil) end, "allreduce: argument 'list'")
     assert.refuses(function() cf.allreduce("+", {}) end, "allreduce: argument 'list'")
-    assert.refuses(function() cf.allreduce("+", cf.withdevices(function(i) return i == 1 and cf.ones(1) or nil end)) end,
+    local holes = cf.withdevices(function(i) return i == 1 and cf.ones(1) or nil end)
+    assert.refuses(function() cf.allreduce("+", holes) end,
       "allreduce: argument 'list': expected a tensor, a number or a nested table of them for replica 2 (cpu:1)")
   end)
 

@@ -1,0 +1,229 @@
+-- Data files, loaders, metrics and the progress bar.
+require "tests.spec.helper"
+local cf = require "conflux"
+
+local paths = {}
+
+local function file(text)
+  local path = os.tmpname()
+  paths[#paths + 1] = path
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+  return path
+end
+
+setup(function() cf.devices "cpu*3" end)
+teardown(function()
+  for i = 1, #paths do os.remove(paths[i]) end
+  collectgarbage()
+  collectgarbage()
+  cf.devices "cpu"
+end)
+
+describe("data.idx", function()
+  it("reads shape, type and values", function()
+    local t = cf.data.idx(file "\0\0\8\2\0\0\0\2\0\0\0\3\1\2\3\4\5\255")
+    assert.tensor_equal(t, cf.tensor({{1, 2, 3}, {4, 5, 255}}, {dtype = "uint8"}))
+  end)
+
+  it("refuses files that are cut short or missing, by name", function()
+    local path = file "\0\0\8\2\0\0\0\2\0\0\0\3\1\2\3"
+    assert.has_error(function() cf.data.idx(path) end)
+    local _, message = pcall(cf.data.idx, "/nowhere/file")
+    assert.matches("/nowhere/file", message)
+    assert.refuses(function() cf.data.idx(3) end, "data.idx: argument 'path': expected a string, got 3")
+  end)
+end)
+
+describe("data.csv", function()
+  it("reads rows of numbers", function()
+    assert.tensor_equal(cf.data.csv(file "1,2.5\n-3,4e2\n"), {{1, 2.5}, {-3, 400}})
+  end)
+
+  it("skips lines, and takes another separator and type", function()
+    assert.tensor_equal(cf.data.csv(file "a;b\n1;2\n3;4\n", {skip = 1, separator = ";", dtype = "float64"}),
+      cf.tensor({{1, 2}, {3, 4}}, {dtype = "float64"}))
+    assert.refuses(function() cf.data.csv(file "1", {separator = ", "}) end, "data.csv: argument 'separator'")
+    assert.refuses(function() cf.data.csv(file "1", {header = true}) end, "data.csv: unknown option 'header'")
+  end)
+end)
+
+describe("DataLoader", function()
+  local function samples(n) return {x = cf.arange(1, n):reshape(n, 1), id = cf.arange(1, n):to "int64"} end
+
+  -- All ids of an epoch, step by step: {{device 1's, device 2's}, ...}
+  local function ids(loader, epoch)
+    local steps = {}
+    for step, batch in loader:epoch(epoch) do
+      steps[step] = {}
+      for i = 1, #batch do steps[step][i] = batch[i].id:totable() end
+    end
+    return steps
+  end
+
+  it("deals batches out to devices, with the data's keys and counts", function()
+    local loader = cf.data.DataLoader(samples(12), {batch = 2})
+    assert.equal(2, loader:steps())
+    local count = 0
+    for step, batch in loader:epoch(1) do
+      count = count + 1
+      assert.equal(count, step)
+      assert.equal(6, batch.n)
+      for i = 1, 3 do
+        assert.equal(2, batch[i].n)
+        assert.is_true(batch[i].x.device == "cpu:" .. i - 1)
+        assert.same({2, 1}, batch[i].x.shape)
+        assert.tensor_equal(batch[i].x:reshape(-1):to "int64", batch[i].id)
+      end
+    end
+    assert.equal(2, count)
+  end)
+
+  it("keeps the order without shuffle", function()
+    local loader = cf.data.DataLoader(samples(8), {batch = 2, devices = {"cpu:0", "cpu:1"}})
+    assert.same({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8}}}, ids(loader, 1))
+  end)
+
+  it("takes a list as data", function()
+    local loader = cf.data.DataLoader({cf.arange(1, 4), cf.arange(5, 8)}, {batch = 4, devices = {"cpu:0"}})
+    for _, batch in loader:epoch(1) do
+      assert.tensor_equal(batch[1][1], {1, 2, 3, 4})
+      assert.tensor_equal(batch[1][2], {5, 6, 7, 8})
+    end
+  end)
+
+  it("drops, pads or keeps a short last step", function()
+    local function steps(last) return ids(cf.data.DataLoader(samples(10), {batch = 2, last = last}), 0) end
+    assert.same({{{1, 2}, {3, 4}, {5, 6}}}, steps "drop")
+    assert.same({{{1, 2}, {3, 4}, {5, 6}}, {{7, 8}, {9, 10}, {1, 2}}}, steps "pad")
+    assert.same({{{1, 2}, {3, 4}, {5, 6}}, {{7, 8}, {9}, {10}}}, steps "keep")
+    assert.same(steps "keep", steps(nil))
+    assert.refuses(function() steps "wrap" end, "DataLoader: argument 'last': expected 'drop', 'pad' or 'keep'")
+  end)
+
+  local function flat(steps)
+    local all = {}
+    for s = 1, #steps do
+      for i = 1, #steps[s] do
+        for k = 1, #steps[s][i] do all[#all + 1] = steps[s][i][k] end
+      end
+    end
+    return all
+  end
+
+  it("shuffles by seed and epoch, whatever the devices and batches", function()
+    local function order(epoch, seed, o)
+      o = o or {batch = 4, devices = {"cpu:0"}}
+      o.shuffle, o.seed = true, seed
+      return flat(ids(cf.data.DataLoader(samples(24), o), epoch))
+    end
+    local first = order(1, 7)
+    assert.same(first, order(1, 7))
+    assert.same(first, order(1, 7, {batch = 4}))
+    assert.is_not.same(first, order(2, 7))
+    assert.is_not.same(first, order(1, 8))
+    table.sort(first)
+    for i = 1, 24 do assert.equal(i, first[i]) end
+  end)
+
+  it("may be left early: the next epoch starts afresh", function()
+    local loader = cf.data.DataLoader(samples(12), {batch = 1, prefetch = 3})
+    for step in loader:epoch(1) do
+      if step == 2 then break end
+    end
+    assert.equal(4, #ids(loader, 2))
+    local old = loader:epoch(3)
+    loader:epoch(4)
+    assert.has_error(function() old() end)
+  end)
+
+  it("goes on where a saved state was", function()
+    local o = {batch = 2, shuffle = true, seed = 3, devices = {"cpu:0"}}
+    local loader = cf.data.DataLoader(samples(12), o)
+    local all = ids(loader, 5)
+    local state
+    for step in loader:epoch(5) do
+      state = loader:state()
+      if step == 2 then break end
+    end
+    local again = cf.data.DataLoader(samples(12), o)
+    assert.is_true(rawequal(again, again:restore(state)))
+    local rest, first = {}, nil
+    for step, batch in again:epoch(5) do
+      first = first or step
+      rest[step] = {batch[1].id:totable()}
+    end
+    assert.equal(3, first)
+    for step = 3, 6 do assert.same(all[step], rest[step]) end
+    assert.equal(6, #ids(again, 6))
+    assert.refuses(function() cf.data.DataLoader(samples(12), {batch = 4}):restore(state) end,
+      "DataLoader.restore: the state is of another loader")
+  end)
+
+  it("refuses data that are no samples", function()
+    assert.refuses(function() cf.data.DataLoader({}) end, "DataLoader: argument 'data': expected at least one tensor")
+    assert.refuses(function() cf.data.DataLoader({x = cf.ones(3), y = cf.ones(4)}) end,
+      "DataLoader: argument 'data.y': expected 3 rows, as data.x has, got [4]")
+    assert.refuses(function() cf.data.DataLoader({x = 3}) end, "DataLoader: argument 'data.x'")
+    assert.refuses(function() cf.data.DataLoader(samples(3), {batch = 0}) end, "DataLoader: argument 'batch'")
+    assert.refuses(function() cf.data.DataLoader(samples(3), {size = 1}) end, "DataLoader: unknown option 'size'")
+    assert.refuses(function() cf.data.DataLoader(samples(2), {batch = 2, last = "drop"}) end, "loader_new: 2 samples")
+  end)
+end)
+
+describe("metrics", function()
+  local logits = cf.tensor {{1, 5, 2}, {9, 1, 3}, {0, 1, 2}, {3, 2, 1}}
+  local labels = cf.tensor({1, 2, 2, 1}, {dtype = "int64"})
+
+  it("accuracy is the share of largest logits that hit", function()
+    assert.tensor_equal(cf.metrics.accuracy(logits, labels), cf.tensor(0.5))
+    assert.tensor_equal(cf.metrics.accuracy(logits, labels:to "uint8"), cf.tensor(0.5))
+  end)
+
+  it("topk is the share of ids among the k largest", function()
+    assert.tensor_equal(cf.metrics.topk(logits, labels, 1), cf.tensor(0.5))
+    assert.tensor_equal(cf.metrics.topk(logits, labels, 2), cf.tensor(1))
+    assert.refuses(function() cf.metrics.topk(logits, labels, 4) end, "metrics.topk: argument 'k'")
+  end)
+
+  it("refuse ids that do not fit", function()
+    assert.refuses(function() cf.metrics.accuracy(logits, cf.ones(4)) end, "metrics.accuracy: argument 'ids'")
+    assert.refuses(function() cf.metrics.accuracy(logits, labels[{{1, 3}}]) end, "metrics.accuracy: argument 'ids'")
+  end)
+end)
+
+describe("progress", function()
+  local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+  local script = [[local cf = require "conflux" local bar = cf.progress(4, {label = "e"}) ]]
+    .. [[for i = 1, 4 do bar:update(1, {loss = i == 3 and cf.tensor(0.25) or 0.5}) end bar:finish() ]]
+
+  local function run(command)
+    local pipe = assert(io.popen(command))
+    local text = pipe:read "*a"
+    pipe:close()
+    return text
+  end
+
+  it("writes nothing where stderr is no terminal", function()
+    assert.equal("", run(("%s -e '%s' 2>&1"):format(conflux, script)))
+  end)
+
+  it("draws a bar with rate, loss and time on a terminal, without colour under NO_COLOR", function()
+    if os.execute "command -v script >/dev/null" ~= 0 then return pending "util-linux's script is not installed" end
+    local path = file(script)
+    local plain = run(("NO_COLOR=1 script -qec '%s %s' /dev/null"):format(conflux, path))
+    assert.matches("e %[========================%]  4/4  %S+/s  loss 0%.5000  0:00", plain)
+    assert.is_nil(plain:find "\27%[32m")
+    local coloured = run(("NO_COLOR= script -qec '%s %s' /dev/null"):format(conflux, path))
+    assert.matches("\27%[32m=", coloured)
+  end)
+
+  it("counts and measures without a terminal, too", function()
+    local bar = cf.progress(10)
+    bar:update(3):update()
+    assert.equal(4, bar.done)
+    assert.is_true(bar:finish():rate() > 0)
+    assert.refuses(function() bar:update(1, {lose = 1}) end, "progress.update: unknown option 'lose'")
+  end)
+end)
