@@ -15,7 +15,11 @@ local error, rawget, select, setmetatable, tostring, type, unpack =
   error, rawget, select, setmetatable, tostring, type, unpack
 
 local POOL = 64 -- coroutines that are kept
-local WAIT, DONE = {}, {} -- what a pooled coroutine yields first: it waits for a value; its closure has returned
+
+-- What a coroutine of the scheduler yields first: WAIT, it waits for a value, or DONE, its closure has returned.
+-- The marks and the running task are the core's: a second load of the library shares them.
+core.wait_mark, core.done_mark = core.wait_mark or {}, core.done_mark or {}
+local WAIT, DONE = core.wait_mark, core.done_mark
 
 -- ---- lists by device ----------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ TEST(a_limit_can_be_used_up_by_small_blocks) {
     CHECK_STATUS(cf_pool_take(&pool, 256 << 10, &more), CFX_EMEMORY);
     for (int i = 0; i < 4; i++) cf_pool_give(&pool, blocks[i]);
     cf_pool_trim(&pool);
-    blocks[0] = take(&pool, 900 << 10);
+    blocks[0] = take(&pool, 850 << 10);
     blocks[1] = take(&pool, 3000); /* a slab of several would not fit any more */
     for (int i = 0; i < 2; i++) cf_pool_give(&pool, blocks[i]);
     cf_pool_free(&pool);

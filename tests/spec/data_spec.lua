@@ -2,6 +2,8 @@
 require "tests.spec.helper"
 local cf = require "conflux"
 
+require "tests.spec.virtual".devices("cpu*3", setup, teardown)
+
 local paths = {}
 
 local function file(text)
@@ -13,12 +15,8 @@ local function file(text)
   return path
 end
 
-setup(function() cf.devices "cpu*3" end)
 teardown(function()
   for i = 1, #paths do os.remove(paths[i]) end
-  collectgarbage()
-  collectgarbage()
-  cf.devices "cpu"
 end)
 
 describe("data.idx", function()

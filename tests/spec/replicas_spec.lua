@@ -3,14 +3,9 @@ require "tests.spec.helper"
 local cf = require "conflux"
 local nn, optim = cf.nn, cf.optim
 
-local DEVICES = {"cpu:0", "cpu:1", "cpu:2"}
+require "tests.spec.virtual".devices("cpu*5", setup, teardown)
 
-setup(function() cf.devices "cpu*5" end)
-teardown(function()
-  collectgarbage()
-  collectgarbage()
-  cf.devices "cpu"
-end)
+local DEVICES = {"cpu:0", "cpu:1", "cpu:2"}
 
 describe("replicate", function()
   it("copies to each device and aliases nothing", function()

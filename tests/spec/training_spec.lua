@@ -1,16 +1,12 @@
 -- What replicas promise of a training run: n replicas are one with n times the batch, and equal runs are equal.
 require "tests.spec.helper"
+local virtual = require "tests.spec.virtual"
 local cf = require "conflux"
 local nn, optim = cf.nn, cf.optim
 
-local STEPS, BATCH = 20, 6
+virtual.devices("cpu*5", setup, teardown)
 
-setup(function() cf.devices "cpu*5" end)
-teardown(function()
-  collectgarbage()
-  collectgarbage()
-  cf.devices "cpu"
-end)
+local STEPS, BATCH = 20, 6
 
 local function names(n)
   local list = {}
@@ -81,15 +77,14 @@ describe("replicas", function()
   it("hold a flat line of memory", function()
     local function in_use()
       cf.sync()
-      collectgarbage()
-      collectgarbage()
+      virtual.collect()
       local sum = 0
       for i = 1, 5 do sum = sum + cf.memory("cpu:" .. i - 1).in_use end
       return sum
     end
     train(3, 3 * BATCH, momentum)
     local before = in_use()
-    for _ = 1, 5 do train(3, 3 * BATCH, momentum) end
+    for _ = 1, 20 do train(3, 3 * BATCH, momentum) end
     assert.is_true(in_use() <= before)
   end)
 end)

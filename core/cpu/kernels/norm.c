@@ -1,6 +1,6 @@
 /* norm.c: layer normalisation and dropout. */
-#include "base/rng.h"
 #include "cpu/kernels/maths.h"
+#include "cpu/kernels/philox.h"
 #include "cpu/kernels/rows.h"
 
 #define T float
@@ -154,40 +154,13 @@ typedef struct dropout {
     double scale;
 } dropout;
 
-/* Philox over LANES blocks side by side: 4 LANES words in order. */
-enum { LANES = 16 };
-
-static void words(const dropout *d, uint64_t block, uint32_t *restrict out) {
-    uint32_t c[4][LANES];
-    for (int i = 0; i < LANES; i++) {
-        c[0][i] = (uint32_t)(block + (uint64_t)i);
-        c[1][i] = (uint32_t)((block + (uint64_t)i) >> 32);
-        c[2][i] = (uint32_t)d->stream;
-        c[3][i] = (uint32_t)(d->stream >> 32);
-    }
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        for (int i = 0; i < LANES; i++) {
-            const uint64_t a = (uint64_t)0xD2511F53u * c[0][i], b = (uint64_t)0xCD9E8D57u * c[2][i];
-            c[0][i] = (uint32_t)(b >> 32) ^ c[1][i] ^ k0;
-            c[1][i] = (uint32_t)b;
-            c[2][i] = (uint32_t)(a >> 32) ^ c[3][i] ^ k1;
-            c[3][i] = (uint32_t)a;
-        }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int i = 0; i < LANES; i++)
-        for (int k = 0; k < 4; k++) out[4 * i + k] = c[k][i];
-}
-
 static void dropout_part(void *context, int64_t from, int64_t to) {
     const dropout *d = context;
     cf_block_memory in, out;
-    uint32_t word[CF_BLOCK];
+    uint32_t word[CF_BLOCK]; /* a multiple of the group of words */
     for (int64_t e = from; e < to; e += CF_BLOCK) { /* parts start at multiples of CF_BLOCK */
         const int64_t n = cf_least(CF_BLOCK, to - e);
-        for (int64_t k = 0; k < n; k += 4 * LANES) words(d, d->block + (uint64_t)((e + k) / 4), word + k);
+        cf_philox_words(d->seed, d->stream, d->block + (uint64_t)e / 4, n, word);
         const void *x = CF_K(read)(&d->x, d->compute, e, n, &in);
         void *y = cf_direct(&d->y, d->compute) ? cf_at(&d->y, e) : (void *)&out;
         if (d->compute == CF_F64) {
