@@ -88,7 +88,7 @@ cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int fla
     command->op = op;
     command->source = context->source;
     command->line = context->line;
-    memcpy(command->waits, waits, (size_t)nwaits * sizeof *waits);
+    if (nwaits) memcpy(command->waits, waits, (size_t)nwaits * sizeof *waits);
     *out = (char *)command + round_record(sizeof *command + (size_t)nwaits * sizeof *waits);
     return CFX_OK;
 }

@@ -117,8 +117,10 @@ cfx_status cf_grad_layernorm(cfx_tape *tape, cf_node *node, const cfx_tensor *gr
         issue.t[n++] = &node->saved[2];
         if (affine) issue.t[n] = &gamma;
         status = cf_issue_run(&issue);
+        if (status != CFX_OK) memset(g, 0, sizeof g); /* released by the failure */
     }
     for (int k = 0; k < (affine ? 3 : 1) && status == CFX_OK; k++) status = cf_give(tape, node, k, &g[k]);
+    for (int k = 0; k < 3; k++) cfx_release(&g[k]);
     cfx_release(&dy);
     return status;
 }

@@ -17,7 +17,6 @@ local band, next, rawget, setmetatable, type = bit.band, next, rawget, setmetata
 local collectgarbage = collectgarbage
 
 local FROZEN = C.CFX_FLAG_FROZEN
-local DEBT = 64 * 2 ^ 20
 local pointers_t = ffi.typeof "cfx_tensor *[?]"
 
 ---@class conflux.Plan
@@ -238,7 +237,6 @@ local function build(fname, model, tensors, paths)
     plan.bytes = plan.bytes + tensors[i]:numel() * C.cfx_dtype_size(tensors[i]._dtype)
   end
   split_trainable(plan)
-  plan.made = setmetatable({}, {__mode = "v"})
   return plan
 end
 
@@ -261,14 +259,14 @@ end
 
 -- ---- trees of a plan's form ---------------------------------------------------------------------------------
 
--- A fresh gradient may take the place of one that nobody holds any more but that was not collected yet.  Small
--- ones are left to the debt counter.
+-- Large gradients that nobody holds any more make room for the next one; small ones are left to the debt counter.
+-- Whether an earlier one still lives cannot be asked: a weak reference is cleared before its tensors are released.
 local function make_room(plan)
-  local before = plan.made[1]
-  if before and plan.bytes > (core.debt_threshold and core.debt_threshold() or DEBT) then
+  if plan.has_made and plan.bytes > core.debt_threshold() then
     collectgarbage()
     collectgarbage()
   end
+  plan.has_made = true
 end
 
 -- Handles for the plan's parameters in `grads`: in new buffers of its layout; or plain, and then made only where
@@ -315,9 +313,7 @@ function Plan:gradient()
   make_room(self)
   local handles = self:handles(-1, false)
   for k = 1, self.trainable do self.watched_grads[k - 1] = handles[self.numbers[k]] end
-  local g = self:grow(handles)
-  self.made[1] = g
-  return g
+  return self:grow(handles)
 end
 
 --- Puts the trainable part of a gradient tree into `watched_grads`, after checking it.

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/rng.h"
-#include "kernels.h"
+#include "machines.h"
 
 static const int float_types[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16};
 enum { FLOAT_TYPES = 4 };

@@ -205,7 +205,7 @@ TEST(many_faults_are_survived_and_each_void_keeps_its_own) {
         RELEASE(&at, &table);
     }
     for (int i = 0; i < N; i++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "%d", i + 10);
         CHECK_STATUS(cfx_wait(&x[i]), CFX_EFAULT);
         CHECK(says(id));

@@ -1,7 +1,7 @@
 /* products_test.c: matrix products and the dense layer against plain sums of doubles. */
 #include "test.h"
 
-#include "kernels.h"
+#include "machines.h"
 
 static const int number_types[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16, CFX_INT32, CFX_INT64};
 enum { NUMBER_TYPES = 6, FLOAT_TYPES = 4 };

@@ -1,7 +1,7 @@
 /* select_test.c: index, gather, their adding twins, sort and topk against plain loops. */
 #include "test.h"
 
-#include "kernels.h"
+#include "machines.h"
 
 static const int id_types[] = {CFX_INT64, CFX_INT32, CFX_UINT8};
 

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "device/rules.h"
-#include "kernels.h"
+#include "machines.h"
 
 enum { STEPS = 5 };
 

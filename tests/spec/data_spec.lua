@@ -203,11 +203,11 @@ describe("progress", function()
     return text
   end
 
-  it("writes nothing where stderr is no terminal", function()
+  it("writes nothing where stderr is no terminal #program", function()
     assert.equal("", run(("%s -e '%s' 2>&1"):format(conflux, script)))
   end)
 
-  it("draws a bar with rate, loss and time on a terminal, without colour under NO_COLOR", function()
+  it("draws a bar with rate, loss and time on a terminal, without colour under NO_COLOR #program", function()
     if os.execute "command -v script >/dev/null" ~= 0 then return pending "util-linux's script is not installed" end
     local path = file(script)
     local plain = run(("NO_COLOR=1 script -qec '%s %s' /dev/null"):format(conflux, path))

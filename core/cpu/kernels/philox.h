@@ -36,8 +36,10 @@ static inline void cf_philox_group(uint64_t seed, uint64_t stream, uint64_t bloc
     const cf_philox_lanes m0 = zero + 0xD2511F53u, m2 = zero + 0xCD9E8D57u;
     cf_philox_lanes c0[2], c1[2], c2[2], c3[2];
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    static const uint64_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    memcpy(c0, count, sizeof c0);
     for (int h = 0; h < 2; h++) {
-        for (int i = 0; i < CF_PHILOX_LANES; i++) c0[h][i] = block + (uint64_t)(h * CF_PHILOX_LANES + i);
+        c0[h] += zero + block;
         c1[h] = c0[h] >> 32;
         c2[h] = zero + (uint32_t)stream;
         c3[h] = zero + (stream >> 32);

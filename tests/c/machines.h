@@ -1,0 +1,253 @@
+/* machines.h: runs rows of the op table for tests: on every instruction set that this machine has, with teams of
+ * 1, 2, 3 and 7, over views of any dtype and stride pattern, whose elements are read and written as doubles.
+ *
+ *     EACH_MACHINE(m) {
+ *         cf_view x = view(CFX_FLOAT32, PADDED, 2, (int64_t[]){3, 4}), y = view(...);
+ *         CHECK_STATUS(RUN(m, CF_OP_softmax, CFX_FLOAT32, 1, .v = {y, x}, .i = {1}), CFX_OK);
+ *     }
+ */
+#ifndef CF_TEST_MACHINES_H
+#define CF_TEST_MACHINES_H
+
+#include <omp.h>
+#include <stdlib.h>
+
+#include "cpu/cpu.h"
+
+/* ---- machines: an instruction set and a team */
+
+typedef struct machine {
+    const cf_kernel *kernels;
+    const char *isa;
+    int team;
+    cf_worker worker;
+} machine;
+
+static const int teams[] = {1, 2, 3, 7};
+
+/* The machine number k, or NULL past the last.  All views of the one before are freed. */
+static machine *machine_at(int k);
+#define EACH_MACHINE(m) \
+    for (int at_ = 0; at_ >= 0; at_ = -1) \
+        for (machine *m; (m = machine_at(at_)) != NULL; at_++)
+
+/* ---- views */
+
+/* TURNED: the last two dimensions swapped in memory; PADDED: gaps after each row and element; BACKWARDS: all
+ * strides negative. */
+typedef enum pattern { PACKED, TURNED, PADDED, BACKWARDS, PATTERNS } pattern;
+
+static struct { void *memory[4096]; int n; } views;
+
+static void free_views(void) {
+    while (views.n > 0) free(views.memory[--views.n]);
+}
+
+static size_t dtype_bytes(int dtype) { return (size_t[]){1, 1, 4, 8, 2, 2, 4, 8}[dtype]; }
+
+static inline cf_view view(int dtype, pattern pattern, int ndim, const int64_t *shape) {
+    cf_view v = {.dtype = dtype, .ndim = ndim};
+    int order[CFX_MAX_DIMS];
+    int64_t stride = pattern == PADDED ? 2 : 1;
+    for (int d = 0; d < ndim; d++) {
+        order[d] = ndim - 1 - d;
+        v.shape[d] = shape[d];
+    }
+    if (pattern == TURNED && ndim > 1) order[0] = ndim - 2, order[1] = ndim - 1;
+    for (int k = 0; k < ndim; k++) {
+        v.stride[order[k]] = pattern == BACKWARDS ? -stride : stride;
+        stride *= shape[order[k]] > 0 ? shape[order[k]] : 1;
+        if (pattern == PADDED) stride += 3;
+    }
+    const size_t bytes = ((size_t)stride + 1) * dtype_bytes(dtype);
+    if (views.n == 4096) abort();
+    char *memory = views.memory[views.n++] = malloc(bytes);
+    memset(memory, 0xA5, bytes);
+    v.data = memory;
+    if (pattern == BACKWARDS)
+        for (int d = 0; d < ndim; d++)
+            if (shape[d] > 0) v.data = (char *)v.data - (shape[d] - 1) * v.stride[d] * (int64_t)dtype_bytes(dtype);
+    return v;
+}
+
+/* A view of the shape () or (n) or (n, m). */
+#define SCALAR(dtype) view(dtype, PACKED, 0, NULL)
+#define VECTOR(dtype, n) view(dtype, PACKED, 1, (int64_t[]){n})
+#define MATRIX(dtype, pattern, n, m) view(dtype, pattern, 2, (int64_t[]){n, m})
+
+static inline void *address(const cf_view *v, int64_t e) {
+    int64_t offset = 0;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        offset += e % v->shape[d] * v->stride[d];
+        e /= v->shape[d];
+    }
+    return (char *)v->data + offset * (int64_t)dtype_bytes(v->dtype);
+}
+
+/* Half types by the definition of their bits. */
+static inline double half_value(uint16_t bits, int fraction_bits, int bias) {
+    const int exponent_bits = 15 - fraction_bits, exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1);
+    const double sign = bits >> 15 ? -1 : 1, fraction = ldexp(bits & ((1 << fraction_bits) - 1), -fraction_bits);
+    if (exponent == (1 << exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias));
+}
+
+static inline uint16_t half_bits(double x, int fraction_bits, int bias) {
+    uint16_t best = 0; /* the nearest of all finite ones: slow and plain */
+    const uint16_t end = (uint16_t)(((1 << (15 - fraction_bits)) - 1) << fraction_bits);
+    uint16_t low = 0, high = end;
+    if (x != x) return (uint16_t)(end | 1);
+    while (high - low > 1) {
+        const uint16_t middle = (uint16_t)((low + high) / 2);
+        if (half_value(middle, fraction_bits, bias) <= fabs(x)) low = middle;
+        else high = middle;
+    }
+    const double below = fabs(x) - half_value(low, fraction_bits, bias);
+    const double above = half_value(high, fraction_bits, bias) - fabs(x);
+    best = below < above || (below == above && !(low & 1)) ? low : high;
+    return (uint16_t)(best | (signbit(x) ? 0x8000 : 0));
+}
+
+static inline double get(const cf_view *v, int64_t e) {
+    const void *p = address(v, e);
+    switch (v->dtype) {
+    case CFX_BOOL: case CFX_UINT8: return *(const uint8_t *)p;
+    case CFX_INT32: return *(const int32_t *)p;
+    case CFX_INT64: return (double)*(const int64_t *)p;
+    case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10, 15);
+    case CFX_BFLOAT16: return half_value(*(const uint16_t *)p, 7, 127);
+    case CFX_FLOAT32: return *(const float *)p;
+    default: return *(const double *)p;
+    }
+}
+
+static inline void set(const cf_view *v, int64_t e, double x) {
+    void *p = address(v, e);
+    switch (v->dtype) {
+    case CFX_BOOL: *(uint8_t *)p = x != 0; break;
+    case CFX_UINT8: *(uint8_t *)p = (uint8_t)x; break;
+    case CFX_INT32: *(int32_t *)p = (int32_t)x; break;
+    case CFX_INT64: *(int64_t *)p = (int64_t)x; break;
+    case CFX_FLOAT16: *(uint16_t *)p = half_bits(x, 10, 15); break;
+    case CFX_BFLOAT16: *(uint16_t *)p = half_bits(x, 7, 127); break;
+    case CFX_FLOAT32: *(float *)p = (float)x; break;
+    default: *(double *)p = x;
+    }
+}
+
+/* ---- values */
+
+enum { SEED = 20240229 }; /* of every test's random numbers */
+static uint64_t random_state;
+
+static inline uint32_t random_bits(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33);
+}
+/* Multiples of 1/64 in [low, high), which every float type holds to 2 digits; whole for integers. */
+static inline double random_between(double low, double high) {
+    return floor((low + (high - low) * random_bits() * 0x1p-31) * 64) / 64;
+}
+static inline void fill_random(const cf_view *v, double low, double high) {
+    for (int64_t e = 0; e < cf_view_numel(v); e++) {
+        const double x = random_between(low, high);
+        set(v, e, cf_is_float(v->dtype) ? x : v->dtype == CFX_BOOL ? random_bits() & 1 : floor(x));
+    }
+}
+static inline void fill(const cf_view *v, double x) {
+    for (int64_t e = 0; e < cf_view_numel(v); e++) set(v, e, x);
+}
+static inline void put_all(const cf_view *v, const double *x) {
+    for (int64_t e = 0; e < cf_view_numel(v); e++) set(v, e, x[e]);
+}
+
+/* How far a result of the dtype may be from the exact one, relative to `size`, the magnitude of what was added. */
+static inline double rounding(int dtype, double size) {
+    const double unit = dtype == CFX_FLOAT16    ? 0x1p-10
+                        : dtype == CFX_BFLOAT16 ? 0x1p-7
+                        : dtype == CFX_FLOAT32  ? 0x1p-21
+                        : dtype == CFX_FLOAT64  ? 0x1p-48
+                                                : 0;
+    return unit * (fabs(size) + 1e-3);
+}
+
+/* Checks one element and says where it was wrong. */
+static inline int near_at(const machine *m, const cf_view *v, int64_t e, double expected, double tolerance) {
+    if (CHECK_NEAR(get(v, e), expected, tolerance)) return 1;
+    printf("# element %lld (%s, team %d, dtype %d)\n", (long long)e, m->isa, m->team, v->dtype);
+    return 0;
+}
+
+/* A hash of the values' bits, in order: equal for equal results. */
+static inline uint64_t bits_of(const cf_view *v) {
+    uint64_t h = 14695981039346656037u;
+    for (int64_t e = 0; e < cf_view_numel(v); e++) {
+        const unsigned char *p = address(v, e);
+        for (size_t k = 0; k < dtype_bytes(v->dtype); k++) h = (h ^ p[k]) * 1099511628211u;
+    }
+    return h;
+}
+
+/* Results of teams 1, 2, 3 and 7 of one instruction set are equal: true for the first, else compares. */
+static inline int same_as_alone(const machine *m, uint64_t bits, uint64_t *kept) {
+    if (m->team == 1) *kept = bits;
+    if (CHECK(*kept == bits)) return 1;
+    printf("# other bits than alone: %s, team %d\n", m->isa, m->team);
+    return 0;
+}
+
+/* ---- calls */
+
+typedef struct run {
+    cf_view v[8];
+    double p[4];
+    int64_t i[6];
+    int nout_is, nin_is; /* only if not counted from v */
+} run;
+
+static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r) {
+    union { cf_call call; char room[sizeof(cf_call) + 8 * sizeof(cf_view)]; } c;
+    memset(&c, 0, sizeof c);
+    int n = 0;
+    while (n < 8 && r.v[n].data) n++;
+    c.call.op = (uint16_t)op;
+    c.call.dtype = (uint8_t)dtype;
+    c.call.nout = (uint8_t)nout;
+    c.call.nin = (uint8_t)(n - nout);
+    memcpy(c.call.p, r.p, sizeof r.p);
+    memcpy(c.call.i, r.i, sizeof r.i);
+    memcpy(c.room + sizeof(cf_call), r.v, (size_t)n * sizeof(cf_view));
+    return m->kernels[op](&m->worker, &c.call);
+}
+#define RUN(m, op, dtype, nout, ...) run_call(m, op, dtype, nout, (run){__VA_ARGS__})
+
+static inline machine *machine_at(int k) {
+    static machine m;
+    static struct { const cf_kernel *kernels; const char *isa; } sets[3];
+    static int n;
+    if (!n) {
+        sets[n].kernels = cf_cpu_kernels_base, sets[n++].isa = "base";
+#ifdef __x86_64__
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+            sets[n].kernels = cf_cpu_kernels_avx2, sets[n++].isa = "avx2";
+        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vl"))
+            sets[n].kernels = cf_cpu_kernels_avx512, sets[n++].isa = "avx512";
+#endif
+    }
+    free_views();
+    if (m.kernels) {
+        cf_backend_cpu()->thread_end(&m.worker);
+        free(m.worker.scratch);
+        memset(&m, 0, sizeof m);
+    }
+    if (k >= 4 * n) return NULL;
+    m.kernels = sets[k / 4].kernels;
+    m.isa = sets[k / 4].isa;
+    m.team = m.worker.threads = teams[k % 4];
+    random_state = SEED;
+    if (!CHECK_STATUS(cf_backend_cpu()->thread_begin(&m.worker), CFX_OK)) abort();
+    return &m;
+}
+
+#endif
