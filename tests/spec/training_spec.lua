@@ -54,7 +54,7 @@ describe("replicas", function()
       local models = train(n, n * BATCH, momentum)
       local start = nn.parameters(make_model())
       for k, t in ipairs((nn.parameters(models[1]))) do
-        assert.tensor_near(t, one[k], 1e-4, 1e-6)
+        assert.tensor_near(t, one[k], 1e-5, 1e-6)
         assert.is_not.same(start[k]:totable(), t:totable())
       end
     end)
