@@ -11,14 +11,13 @@ enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char message[MESSAGE_BYTES];
 
-cfx_status cf_fail(cfx_status status, const char *format, ...) {
+void cf_message(const char *format, ...) {
     char text[MESSAGE_BYTES]; /* the arguments may include the old message */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     memcpy(message, text, sizeof message);
-    return status;
 }
 
 cfx_status cf_fail_in(cfx_status status, const char *prefix) { return cf_fail(status, "%s: %s", prefix, message); }

@@ -15,8 +15,10 @@
         if (status_ != CFX_OK) return status_;  \
     } while (0)
 
-/* Formats the message of this thread and returns `status`. */
-cfx_status cf_fail(cfx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Formats the message of this thread; the value is `status` (a macro, so that every reader, compilers too, sees
+ * that a failure is never CFX_OK). */
+#define cf_fail(status, ...) (cf_message(__VA_ARGS__), (status))
+void cf_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Puts "prefix: " before this thread's message ("idx_read: path: ...") and returns `status`. */
 cfx_status cf_fail_in(cfx_status status, const char *prefix);

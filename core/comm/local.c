@@ -66,9 +66,8 @@ static cfx_status make_room(int32_t replicas, int32_t first, int32_t nparts, con
     const cfx_context *context = device_of(&parts[0], 0)->context;
     const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, cf_call_bytes(replicas, 0));
     size_t need[CF_MAX_DEVICES] = {0}, most = 0;
-    int32_t same[CF_MAX_DEVICES]; /* the first replica on this one's device */
+    int32_t same[CF_MAX_DEVICES] = {0}; /* the first replica on this one's device */
     for (int32_t r = 0; r < replicas; r++) {
-        same[r] = 0;
         while (device_of(&parts[0], same[r]) != device_of(&parts[0], r)) same[r]++;
     }
     for (*last = first; *last < nparts && most + (size_t)replicas * bytes <= CF_RING_BYTES / 2; ++*last) {

@@ -164,7 +164,7 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
 static void share_cores(cfx_context *context) {
     int32_t cpus = 0, seen = 0;
     for (int32_t i = 0; i < context->ndevices; i++) cpus += context->devices[i]->backend == cf_backend_cpu();
-    for (int32_t i = 0; i < context->ndevices; i++) {
+    for (int32_t i = 0; i < context->ndevices && cpus > 0; i++) {
         cfx_device *device = context->devices[i];
         if (device->backend != cf_backend_cpu()) continue;
         const int32_t share = context->threads / cpus + (seen++ < context->threads % cpus);

@@ -17,6 +17,7 @@ struct cf_slab {
 
 /* Blocks up to this size are cut from slabs of SLAB_BYTES. */
 enum { SMALL_BYTES = 1 << 18, SLAB_BYTES = 1 << 21 };
+static const size_t MOST_BYTES = (size_t)1 << 47; /* more than a process can address */
 
 /* Classes 4k .. 4k+3 are 256 * 2^k times 1, 1.25, 1.5, 1.75; `size` is what the class's blocks have.  Sizes are
  * multiples of the alignment first, so that a block's own size gives its class again. */
@@ -100,9 +101,14 @@ static cfx_status wait_for_unused(cf_pool *pool) {
     return CFX_OK;
 }
 
+static cfx_status no_room(const cf_pool *pool, size_t bytes) {
+    return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for, %zu in use, %zu reserved, limit %zu", bytes,
+                   pool->in_use, pool->reserved, pool->limit);
+}
+
 cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     size_t size;
-    if (bytes > (size_t)1 << 47) return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for", bytes);
+    if (bytes > MOST_BYTES) return no_room(pool, bytes);
     const int c = class_of(bytes, &size);
     cf_block *block = pool->bins[c];
     if (block) {
@@ -111,9 +117,7 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     } else if (grow(pool, size, c, &block) != CFX_OK) {
         CF_TRY(wait_for_unused(pool));
         cf_pool_trim(pool);
-        if (grow(pool, size, c, &block) != CFX_OK)
-            return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for, %zu in use, %zu reserved, limit %zu",
-                           bytes, pool->in_use, pool->reserved, pool->limit);
+        if (grow(pool, size, c, &block) != CFX_OK) return no_room(pool, bytes);
     }
     block->slab->live++;
     pool->in_use += size;

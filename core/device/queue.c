@@ -165,8 +165,12 @@ cfx_status cf_event_raise(cf_event e) {
             if (atomic_load(&queue->fault) == fault) CF_TRY(clear(queue));
         }
     }
-    if (fault->line > 0) return cf_fail(fault->status, "%s (enqueued at %s:%d)", fault->message, fault->source, fault->line);
-    return cf_fail(fault->status, "%s", fault->message);
+    return cf_fault_raise(fault, "");
+}
+
+cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix) {
+    if (fault->line <= 0) return cf_fail(fault->status, "%s%s", prefix, fault->message);
+    return cf_fail(fault->status, "%s%s (enqueued at %s:%d)", prefix, fault->message, fault->source, fault->line);
 }
 
 /* ---- uses and waits -------------------------------------------------------------------------------- */

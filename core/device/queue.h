@@ -123,6 +123,9 @@ const cf_fault *cf_event_void(cf_event e);
  * with its message.  Call after cf_event_wait. */
 cfx_status cf_event_raise(cf_event e);
 
+/* Fails with the fault's message behind `prefix`, and the line that it was enqueued at. */
+cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix);
+
 /* ---- uses: which events a later reader or writer has to wait for --------------------------------------- */
 
 /* At most one event a queue.  Small ones need no allocation. */

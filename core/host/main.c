@@ -25,12 +25,13 @@ static const char usage[] = "usage: conflux [options]... [script [args]...]\n"
                             "  --devices SPEC   Run on these devices: names separated by commas, such as cpu*2.\n"
                             "  --threads N      Share N threads among the CPU devices.\n"
                             "  --seed N         Seed the random numbers.\n"
+                            "  --memory-limit N A device's tensors may take N bytes: a number, or such as 512M, 4G.\n"
                             "  --               Stop handling options.\n"
                             "  -                Execute stdin and stop handling options.\n";
 
 /* ---- options --------------------------------------------------------------------------------------- */
 
-typedef enum { NO_OPTION, BAD_OPTION, EXECUTE, REQUIRE, VERSION, HELP, DEVICES, THREADS, SEED } option;
+typedef enum { NO_OPTION, BAD_OPTION, EXECUTE, REQUIRE, VERSION, HELP, DEVICES, THREADS, SEED, MEMORY_LIMIT } option;
 
 static const struct {
     const char *name;
@@ -46,6 +47,7 @@ static const struct {
     {"--devices", DEVICES, "CONFLUX_DEVICES", true},
     {"--threads", THREADS, "CONFLUX_NUM_THREADS", true},
     {"--seed", SEED, "CONFLUX_SEED", true},
+    {"--memory-limit", MEMORY_LIMIT, "CONFLUX_MEMORY_LIMIT", true},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
@@ -73,6 +75,16 @@ static bool is_number(const char *text, unsigned long long least, unsigned long 
     return errno == 0 && n >= least && n <= most;
 }
 
+/* Bytes, perhaps with a unit. */
+static bool is_bytes(const char *text) {
+    char digits[24];
+    const size_t n = strspn(text, "0123456789");
+    if (n == 0 || n >= sizeof digits || (text[n] && (!strchr("KMG", text[n]) || text[n + 1]))) return false;
+    memcpy(digits, text, n);
+    digits[n] = '\0';
+    return is_number(digits, 1, (1ULL << 53) >> (text[n] == 'K' ? 10 : text[n] == 'M' ? 20 : text[n] == 'G' ? 30 : 0));
+}
+
 /* Takes the option at argv[*i] and moves *i past it; NO_OPTION where the script's name, or nothing, follows. */
 static option next_option(char **argv, int *i, const char **value) {
     const char *arg = argv[*i];
@@ -92,6 +104,9 @@ static option next_option(char **argv, int *i, const char **value) {
         }
         if (options[k].id == SEED && !is_number(*value, 0, UINT64_MAX)) {
             return refuse("--seed: expected a number from 0 to 2^64 - 1, got '%s'", *value);
+        }
+        if (options[k].id == MEMORY_LIMIT && !is_bytes(*value)) {
+            return refuse("--memory-limit: expected bytes such as 500000000, 512M or 4G, got '%s'", *value);
         }
         return options[k].id;
     }

@@ -8,7 +8,7 @@ cfx_status cf_refuse_void(const cfx_tensor *x) {
     const cf_uses *made = &x->_buffer->made;
     for (int32_t i = 0; i < made->n; i++) {
         const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
-        if (fault) return cf_fail(fault->status, "the tensor was never written: %s", fault->message);
+        if (fault) return cf_fault_raise(fault, "the tensor was never written: ");
     }
     return CFX_OK;
 }

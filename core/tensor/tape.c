@@ -149,7 +149,10 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
 /* ---- the life of a tape ----------------------------------------------------------------------------- */
 
 static void end_all(cfx_context *context) {
-    while (context->tapes) cfx_tape_end(context->tapes);
+    for (cfx_tape *tape = context->tapes, *next; tape; tape = next) {
+        next = tape->next;
+        cfx_tape_end(tape);
+    }
 }
 
 /* Handles on one view are one parameter: its gradient is that of the first, whose number inputs[0].node holds. */

@@ -13,6 +13,7 @@ local next, tonumber, tostring, type = next, tonumber, tostring, type
 local concat, sort = table.concat, table.sort
 
 local MAX_DIMS = 8
+local MAX_EXACT = 2 ^ 53 -- what is larger need not be the integer that was meant, nor fit C's
 local EMPTY = {}
 
 local check = {}
@@ -84,14 +85,15 @@ function check.number(fname, name, v)
   return v
 end
 
----@param low? number
----@param high? number
+---@param low? number  default: -2^53
+---@param high? number default: 2^53
 ---@return integer
 function check.integer(fname, name, v, low, high)
   -- NaN and infinity have no remainder 0
-  if type(v) ~= "number" or v % 1 ~= 0 or (low and v < low) or (high and v > high) then
-    wrong(fname, name, not low and "an integer" or high and ("an integer from %d to %d"):format(low, high)
-      or ("an integer of at least %d"):format(low), v)
+  if type(v) ~= "number" or v % 1 ~= 0 or v < (low or -MAX_EXACT) or v > (high or MAX_EXACT) then
+    local is_huge = not high and type(v) == "number" and v % 1 == 0 and v > MAX_EXACT
+    wrong(fname, name, is_huge and "an integer of at most 2^53" or not low and "an integer"
+      or high and ("an integer from %d to %d"):format(low, high) or ("an integer of at least %d"):format(low), v)
   end
   return v
 end
@@ -143,15 +145,23 @@ function check.is_list(v)
   return type(v) == "table" and (v[1] ~= nil or next(v) == nil)
 end
 
+local function is_size(v, least)
+  return type(v) == "number" and v % 1 == 0 and v >= least and v <= MAX_EXACT
+end
+
+local function wrong_size(fname, name, v, position, least)
+  local is_huge = type(v) == "number" and v > MAX_EXACT and v % 1 == 0
+  check.arg(fname, name, is_huge and "sizes of at most 2^53" or ("sizes of %d or more"):format(least),
+    ("%s at position %d"):format(describe(v), position))
+end
+
 --- A list of sizes.
 ---@return integer[]
 function check.shape(fname, name, v)
   if not check.is_list(v) then wrong(fname, name, "a list of sizes", v) end
   if #v > MAX_DIMS then check.arg(fname, name, "at most 8 sizes", tostring(#v)) end
   for i = 1, #v do
-    if type(v[i]) ~= "number" or v[i] % 1 ~= 0 or v[i] < 0 then
-      check.arg(fname, name, "sizes of 0 or more", ("%s at position %d"):format(describe(v[i]), i))
-    end
+    if not is_size(v[i], 0) then wrong_size(fname, name, v[i], i, 0) end
   end
   return v
 end
@@ -183,10 +193,7 @@ function check.sizes(fname, least, a, b, c, d, e, f, g, h, i)
   if options ~= nil and type(options) ~= "table" then wrong(fname, tostring(n + 1), "a size", options) end
   for k = 1, n do
     local size = from[k]
-    if type(size) ~= "number" or size % 1 ~= 0 or size < least then
-      check.arg(fname, "shape", ("sizes of %d or more"):format(least),
-        ("%s at position %d"):format(describe(size), k))
-    end
+    if not is_size(size, least) then wrong_size(fname, "shape", size, k, least) end
     size_array[k - 1] = size
   end
   return n, options

@@ -18,7 +18,7 @@ local collectgarbage, error, tonumber, tostring, type = collectgarbage, error, t
 local getinfo = debug.getinfo
 
 local ABI = 1
-local CFX_EMEMORY, CFX_EINTERRUPT = 2, 6
+local CFX_EMEMORY, CFX_EIO, CFX_EINTERRUPT = 2, 4, 6
 
 -- ---- the library ------------------------------------------------------------------------------------------
 
@@ -89,11 +89,21 @@ local function raise(message)
   error(source and ("%s:%d: %s"):format(source, line, message) or message, 0)
 end
 
---- The message of the C call that failed last, as users see it.
+-- What users call the functions that C names otherwise.
+local PUBLIC = {
+  scatter_add = "scatteradd", tri = "tril", csv_read = "data.csv", idx_read = "data.idx", loader_new = "DataLoader",
+  loader_begin = "DataLoader.epoch", loader_next = "DataLoader.epoch", safetensors_open = "load",
+  safetensors_read = "load", safetensors_write = "save",
+}
+
+--- The message of the C call that failed last, as users see it.  That of a file begins with its path.
+---@param st? integer what the call returned
 ---@return string
-local function failure()
+local function failure(st)
   local message = ffi.string(C.cfx_error())
-  return (message:find "^[%w_]+: " and "conflux." or "conflux: ") .. message
+  local name, rest = message:match "^([%w_]+)(: .*)$"
+  if PUBLIC[name] then return "conflux." .. PUBLIC[name] .. rest end
+  return (name and st ~= CFX_EIO and "conflux." or "conflux: ") .. message
 end
 
 -- ---- context ----------------------------------------------------------------------------------------------
@@ -112,6 +122,18 @@ local function uint64(text, name)
   end
   for digit in text:gmatch "%d" do
     value = value * 10 + tonumber(digit)
+  end
+  return value
+end
+
+local UNITS = {[""] = 1, K = 2 ^ 10, M = 2 ^ 20, G = 2 ^ 30}
+
+-- Reads a size in bytes: a number, perhaps with a unit.
+local function bytes(text, name)
+  local digits, unit = text:match "^(%d+)([KMG]?)$"
+  local value = digits and tonumber(digits) * UNITS[unit]
+  if not value or value < 1 or value > 2 ^ 53 then
+    error(("conflux: %s: expected bytes such as 500000000, 512M or 4G, got '%s'"):format(name, text), 0)
   end
   return value
 end
@@ -147,8 +169,8 @@ local function list_devices()
 end
 
 local function make_context()
-  local spec, threads, seed =
-    os.getenv "CONFLUX_DEVICES", os.getenv "CONFLUX_NUM_THREADS", os.getenv "CONFLUX_SEED"
+  local spec, threads, seed, limit = os.getenv "CONFLUX_DEVICES", os.getenv "CONFLUX_NUM_THREADS",
+    os.getenv "CONFLUX_SEED", os.getenv "CONFLUX_MEMORY_LIMIT"
   local options = ffi.new "cfx_context_options"
   options.size = ffi.sizeof(options)
   if spec and spec ~= "" then options.devices = spec end
@@ -160,6 +182,7 @@ local function make_context()
     options.threads = n
   end
   if seed and seed ~= "" then options.seed = uint64(seed, "CONFLUX_SEED") end
+  if limit and limit ~= "" then options.memory_limit = bytes(limit, "CONFLUX_MEMORY_LIMIT") end
   local out = ffi.new "cfx_context *[1]"
   if C.cfx_context_new(options, out) ~= 0 then raise(failure()) end
   context = out[0]
@@ -173,7 +196,8 @@ local function make_context()
   registry["conflux.context"] = keeper
 end
 
---- The context of this Lua state, made at the first call from CONFLUX_DEVICES, CONFLUX_NUM_THREADS, CONFLUX_SEED.
+--- The context of this Lua state, made at the first call from CONFLUX_DEVICES, CONFLUX_NUM_THREADS, CONFLUX_SEED,
+-- CONFLUX_MEMORY_LIMIT.
 ---@return ffi.cdata* context cfx_context *
 local function get_context()
   if not context then make_context() end
@@ -248,7 +272,7 @@ local function settle(st, f, ...)
     st = f(...)
     if st <= 0 then return st end
   end
-  raise(st == CFX_EINTERRUPT and "interrupted!" or failure())
+  raise(st == CFX_EINTERRUPT and "interrupted!" or failure(st))
 end
 
 -- ---- what wrappers share ----------------------------------------------------------------------------------

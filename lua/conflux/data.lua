@@ -33,7 +33,7 @@ local function csv(path, o)
   o = check.options("data.csv", o, {"separator", "skip", "dtype", "device"})
   local separator = check.string("data.csv", "separator", o.separator or ",")
   if #separator ~= 1 then check.arg("data.csv", "separator", "one character", check.describe(separator)) end
-  local skip = check.integer("data.csv", "skip", o.skip or 0, 0)
+  local skip = check.integer("data.csv", "skip", o.skip or 0, 0, 2 ^ 31 - 1)
   local dtype = check.dtype("data.csv", "dtype", o.dtype or "float32")
   if dtype ~= core.dtype.float32 and dtype ~= core.dtype.float64 then
     check.arg("data.csv", "dtype", "'float32' or 'float64'", check.describe(o.dtype))

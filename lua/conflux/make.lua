@@ -186,6 +186,7 @@ function make.onehot(ids, n, o)
   if not istype(tensor_t, ids) then wrong("onehot", "ids", "an integer tensor", ids) end
   check.integer("onehot", "n", n, 0)
   local dtype = check.options("onehot", o, {"dtype"}).dtype
+  core.at_line() -- an id out of range is found in the queue
   local out = new()
   local st = C.cfx_onehot(ids, n, out)
   if st ~= 0 then settle(st, C.cfx_onehot, ids, n, out) end

@@ -9,7 +9,7 @@ local check = require "conflux.check"
 
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
-local new, settle, op_number = core.new, core.settle, core.op
+local new, settle, op_number, at_line = core.new, core.settle, core.op, core.at_line
 local wrong = check.wrong
 local next, type = next, type
 local huge = math.huge
@@ -321,6 +321,8 @@ define("sort", function(x, d, o)
   return values, ids
 end)
 
+-- Whether ids are in range is seen only where they are read, in the queue: what takes them notes the script's line.
+
 -- ---- products and selection -------------------------------------------------------------------------------
 
 --- The matrix product; batch dimensions broadcast, a vector is a row on the left and a column on the right.
@@ -344,6 +346,7 @@ define("index", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("index", "x", "a tensor", x) end
   if not istype(tensor_t, ids) then wrong("index", "ids", "an integer tensor", ids) end
   d = check.dim("index", "d", d, x._ndim)
+  at_line()
   local out = new()
   local st = C.cfx_index(x, d, ids, out)
   if st ~= 0 then settle(st, C.cfx_index, x, d, ids, out) end
@@ -358,6 +361,7 @@ define("gather", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("gather", "x", "a tensor", x) end
   if not istype(tensor_t, ids) then wrong("gather", "ids", "an integer tensor", ids) end
   d = check.dim("gather", "d", d, x._ndim)
+  at_line()
   local out = new()
   local st = C.cfx_gather(x, d, ids, out)
   if st ~= 0 then settle(st, C.cfx_gather, x, d, ids, out) end
@@ -374,6 +378,7 @@ define("scatteradd", function(x, d, ids, src)
   if not istype(tensor_t, ids) then wrong("scatteradd", "ids", "an integer tensor", ids) end
   if not istype(tensor_t, src) then wrong("scatteradd", "src", "a tensor", src) end
   d = check.dim("scatteradd", "d", d, x._ndim)
+  at_line()
   local out = new()
   local st = C.cfx_scatter_add(x, d, ids, src, out)
   if st ~= 0 then settle(st, C.cfx_scatter_add, x, d, ids, src, out) end

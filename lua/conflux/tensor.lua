@@ -14,6 +14,7 @@ local fail, wrong, describe = check.fail, check.wrong, check.describe
 local next, rawequal, tonumber, tostring, type = next, rawequal, tonumber, tostring, type
 local floor = math.floor
 
+local MOST_BYTES = 2 ^ 31 - 2 ^ 16 -- of an array of LuaJIT's
 local MAX_EXACT = 2 ^ 53 -- beyond it not every integer is a Lua number
 
 ---@class conflux.Tensor
@@ -116,10 +117,13 @@ local function read(x, into)
     return array, n, dtype
   end
   local dtype, n = x._dtype, numel(x)
+  if not into and n * sizes_of[dtype] > MOST_BYTES then
+    fail("read", "%.0f bytes at once are more than Lua takes: read a part, or take the :pointer()", n * sizes_of[dtype])
+  end
   local array = into or arrays[dtype](n)
   if core.on_wait then core.on_wait(x) end
   local st = C.cfx_read(x, array, n * sizes_of[dtype])
-  if st ~= 0 then settle(st, C.cfx_read, x, array, n * sizes_of[dtype]) end
+  if st ~= 0 then settle(st) end -- not again: out of memory is then a fault of the past
   return array, n, dtype
 end
 

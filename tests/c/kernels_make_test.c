@@ -144,7 +144,7 @@ TEST(onehot_marks_ids_and_names_one_out_of_range) {
         for (int64_t i = 0; i < 40; i++) CHECK_EQ(get(&y, i), i % 10 == get(&ids, i / 10));
         set(&ids, 3, 12);
         CHECK_STATUS(run(t, &c), CFX_EFAULT);
-        CHECK_STR(cfx_error(), "onehot: id 12 at position 3 is outside 0 to 9");
+        CHECK_STR(cfx_error(), "id 12 at position 4 is outside 0 to 9");
         drop(&ids), drop(&y);
     }
 }

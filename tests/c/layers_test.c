@@ -175,7 +175,7 @@ TEST(crossentropy_names_an_id_out_of_range) {
         set(&ids, 3, 12);
         CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
                      CFX_EFAULT);
-        CHECK_STR(cfx_error(), "id 12 at row 3 is outside 0 to 9 (10 classes)");
+        CHECK_STR(cfx_error(), "id 12 at row 4 is outside 0 to 9 (10 classes)");
         fill(&ids, -100); /* all rows ignored: a mean over none */
         CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
                      CFX_OK);

@@ -157,17 +157,17 @@ TEST(an_id_out_of_range_is_named_and_nothing_moves) {
         fill(&ids, 9);
         set(&ids, 3, 12);
         CHECK_STATUS(RUN(m, CF_OP_index, CFX_FLOAT32, 1, .v = {y, x, ids}), CFX_EFAULT);
-        CHECK_STR(cfx_error(), "id 12 at position 3 is outside 0 to 9");
+        CHECK_STR(cfx_error(), "id 12 at position 4 is outside 0 to 9");
         CHECK_EQ(get(&y, 0), 7);
         set(&ids, 3, -1);
         CHECK_STATUS(RUN(m, CF_OP_index_add, CFX_FLOAT32, 1, .v = {x, ids, y}), CFX_EFAULT);
-        CHECK_STR(cfx_error(), "id -1 at position 3 is outside 0 to 9");
+        CHECK_STR(cfx_error(), "id -1 at position 4 is outside 0 to 9");
         CHECK_EQ(get(&x, 18), 1);
         cf_view square = MATRIX(CFX_INT64, PACKED, 5, 2);
         fill(&square, 0);
         set(&square, 9, 10);
         CHECK_STATUS(RUN(m, CF_OP_gather, CFX_FLOAT32, 1, .v = {y, x, square}), CFX_EFAULT);
-        CHECK_STR(cfx_error(), "id 10 at position 9 is outside 0 to 9");
+        CHECK_STR(cfx_error(), "id 10 at position 10 is outside 0 to 9");
         CHECK_STATUS(RUN(m, CF_OP_scatter_add, CFX_FLOAT32, 1, .v = {x, square, y}), CFX_EFAULT);
         CHECK_EQ(get(&x, 0), 1);
     }
@@ -181,7 +181,7 @@ TEST(no_ids_select_nothing_and_from_nothing_nothing_can_be_taken) {
         cf_view one = VECTOR(CFX_INT64, 1), row = MATRIX(CFX_FLOAT32, PACKED, 1, 2);
         fill(&one, 0);
         CHECK_STATUS(RUN(m, CF_OP_index, CFX_FLOAT32, 1, .v = {row, x, one}), CFX_EFAULT);
-        CHECK_STR(cfx_error(), "id 0 at position 0 is outside 0 to -1");
+        CHECK_STR(cfx_error(), "id 0 at position 1 is outside 0 to -1");
     }
 }
 

@@ -144,6 +144,11 @@ describe("conflux #program", function()
       ["-e"] = "option '-e' needs a value",
       ["--threads 0"] = "--threads: expected a number from 1 to 4096, got '0'",
       ["--threads="] = "--threads: expected a number from 1 to 4096, got ''",
+      ["--memory-limit 0"] = "--memory-limit: expected bytes such as 500000000, 512M or 4G, got '0'",
+      ["--memory-limit 4T"] = "--memory-limit: expected bytes such as 500000000, 512M or 4G, got '4T'",
+      ["--memory-limit 4Gb"] = "--memory-limit: expected bytes such as 500000000, 512M or 4G, got '4Gb'",
+      ["--memory-limit 9007199254740993"] =
+        "--memory-limit: expected bytes such as 500000000, 512M or 4G, got '9007199254740993'",
       ["--seed -1"] = "--seed: expected a number from 0 to 2^64 - 1, got '-1'",
       ["--seed 18446744073709551616"] = "--seed: expected a number from 0 to 2^64 - 1, got '18446744073709551616'",
     } do

@@ -166,7 +166,7 @@ describe("DataLoader", function()
     assert.refuses(function() cf.data.DataLoader({x = 3}) end, "DataLoader: argument 'data.x'")
     assert.refuses(function() cf.data.DataLoader(samples(3), {batch = 0}) end, "DataLoader: argument 'batch'")
     assert.refuses(function() cf.data.DataLoader(samples(3), {size = 1}) end, "DataLoader: unknown option 'size'")
-    assert.refuses(function() cf.data.DataLoader(samples(2), {batch = 2, last = "drop"}) end, "loader_new: 2 samples")
+    assert.refuses(function() cf.data.DataLoader(samples(2), {batch = 2, last = "drop"}) end, "DataLoader: 2 samples")
   end)
 end)
 

@@ -139,9 +139,9 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
     const cf_block_loop *loops = c == CF_F32 ? CF_K(loops_f32) : c == CF_F64 ? CF_K(loops_f64) : CF_K(loops_i64);
     const int arity = info->family == CF_UNARY ? 1 : info->family == CF_BINARY ? 2 : 3;
     job j = {.compute = c, .loop = loops[loop_of(call)], .nin = arity, .p = call->p};
-    if (!j.loop) return cf_fail(CFX_EFAULT, "%s: needs float operands", info->name);
+    if (!j.loop) return cf_fail(CFX_EFAULT, "needs float operands");
     if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
-        return cf_fail(CFX_EFAULT, "%s: takes %d operands, got %d", info->name, arity, call->nin);
+        return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
 
     const int64_t n = cf_view_numel(&call->v[0]);
     if (!n) return CFX_OK;

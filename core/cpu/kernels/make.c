@@ -284,7 +284,7 @@ cfx_status CF_K(tri)(cf_worker *worker, const cf_call *call) {
     tri_job j = {.y = call->v[0], .x = *cf_call_in(call, 0), .upper = call->i[0] != 0, .diagonal = call->i[1]};
     const int64_t n = cf_view_numel(&j.y);
     if (!n) return CFX_OK;
-    if (j.y.dtype != j.x.dtype || j.y.ndim < 2) return cf_fail(CFX_EFAULT, "tri: needs two matrices of one dtype");
+    if (j.y.dtype != j.x.dtype || j.y.ndim < 2) return cf_fail(CFX_EFAULT, "needs two matrices of one dtype");
     j.size = cf_size_of(j.y.dtype);
     j.move = mover_of(j.size);
     j.rows = j.y.shape[j.y.ndim - 2];
@@ -331,8 +331,8 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
         for (int64_t k = 0; k < m; k++) {
             const int64_t position = from + k;
             if (ids[k] < 0 || ids[k] >= j.classes)
-                return cf_fail(CFX_EFAULT, "onehot: id %lld at position %lld is outside 0 to %lld", (long long)ids[k],
-                               (long long)position, (long long)j.classes - 1);
+                return cf_fail(CFX_EFAULT, "id %lld at position %lld is outside 0 to %lld", (long long)ids[k],
+                               (long long)position + 1, (long long)j.classes - 1);
         }
     }
     if (!n) return CFX_OK;

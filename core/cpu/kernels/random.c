@@ -113,7 +113,7 @@ static void uniform_f64(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(uniform)(cf_worker *worker, const cf_call *call) {
     const int wide = call->v[0].dtype == CFX_FLOAT64;
     job j = job_of(call, wide ? CF_F64 : CF_F32);
-    if (!cf_is_float(j.y.dtype)) return cf_fail(CFX_EFAULT, "uniform: needs a float dtype");
+    if (!cf_is_float(j.y.dtype)) return cf_fail(CFX_EFAULT, "needs a float dtype");
     j.limit = j.p0 < j.p1 ? below(j.y.dtype, j.p1) : j.p0;
     return run(worker, &j, 8, wide ? uniform_f64 : uniform_f32);
 }
@@ -176,7 +176,7 @@ static void normal_f64(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(normal)(cf_worker *worker, const cf_call *call) {
     const int wide = call->v[0].dtype == CFX_FLOAT64;
     job j = job_of(call, wide ? CF_F64 : CF_F32);
-    if (!cf_is_float(j.y.dtype)) return cf_fail(CFX_EFAULT, "normal: needs a float dtype");
+    if (!cf_is_float(j.y.dtype)) return cf_fail(CFX_EFAULT, "needs a float dtype");
     return run(worker, &j, 16, wide ? normal_f64 : normal_f32);
 }
 
@@ -215,7 +215,7 @@ cfx_status CF_K(permutation)(cf_worker *worker, const cf_call *call) {
         return CFX_OK;
     }
     int64_t *ids = cf_worker_scratch(worker, (size_t)n * sizeof *ids);
-    if (!ids) return cf_fail(CFX_EMEMORY, "permutation: no memory for %lld ids", (long long)n);
+    if (!ids) return cf_fail(CFX_EMEMORY, "no memory for %lld ids", (long long)n);
     cf_permutation((uint64_t)call->i[0], stream, n, ids);
     CF_K(write)(&y, CF_I64, 0, n, ids);
     return CFX_OK;

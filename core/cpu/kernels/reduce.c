@@ -171,7 +171,7 @@ static cfx_status by_chunks(job *j, int team) {
     const size_t words = partials * (j->is_arg ? 2 : 1) + 2 * (size_t)j->results;
     cf_partial *memory = cf_worker_scratch(j->worker, words * sizeof *memory);
     if (!memory)
-        return cf_fail(CFX_EMEMORY, "%s: no memory for %zu partial results", cf_op_table[j->op].name, partials);
+        return cf_fail(CFX_EMEMORY, "no memory for %zu partial results", partials);
     cf_partial *sum = memory + j->results;
     j->shift = memory;
     j->partial = sum + j->results;
@@ -238,14 +238,14 @@ cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
     j.compute = truth ? CF_I64 : cf_compute_of(j.is_arg ? x->dtype : call->dtype);
     j.loops = &CF_K(reduce_loops)[j.compute][j.step];
     if (!j.loops->row || ((op == CF_OP_mean || op == CF_OP_var || op == CF_OP_norm) && j.compute == CF_I64))
-        return cf_fail(CFX_EFAULT, "%s: needs a float operand", cf_op_table[op].name);
+        return cf_fail(CFX_EFAULT, "needs a float operand");
     split(x, (int)call->i[0], !j.is_arg, &j.kept, &j.reduced);
     CF_K(flatten)(&j.y);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.reduced);
     if (!j.results) return CFX_OK;
     if (j.truth && !j.length) j.loops = &CF_K(reduce_loops)[CF_I64][op == CF_OP_all ? CF_STEP_PROD : CF_STEP_SUM];
-    if (j.is_arg && !j.length) return cf_fail(CFX_EFAULT, "%s: of no elements", cf_op_table[op].name);
+    if (j.is_arg && !j.length) return cf_fail(CFX_EFAULT, "of no elements");
 
     j.by_rows = prefers_rows(&j);
     j.width = j.by_rows ? cf_most(1, cf_least(CF_BLOCK, CF_GRID / cf_most(j.length, 1))) : CF_BLOCK;
@@ -306,7 +306,7 @@ cfx_status CF_K(prod_bw)(cf_worker *worker, const cf_call *call) {
     if (!j.results || !j.length) return CFX_OK;
     j.threads = (int)cf_least(cf_cpu_team(worker, j.results * j.length * 4), j.results);
     j.memory = cf_worker_scratch(worker, (size_t)j.threads * 2 * (size_t)j.length * sizeof(double));
-    if (!j.memory) return cf_fail(CFX_EMEMORY, "prod_bw: no memory for rows of %lld", (long long)j.length);
+    if (!j.memory) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld", (long long)j.length);
     CF_K(parallel)(j.threads, j.threads, 1, prod_part, &j);
     return CFX_OK;
 }

@@ -18,7 +18,7 @@ static cfx_status check_ids(const cf_view *ids, int64_t size) {
         int64_t i = 0;
         while ((uint64_t)id[i] < (uint64_t)size) i++;
         return cf_fail(CFX_EFAULT, "id %lld at position %lld is outside 0 to %lld", (long long)id[i],
-                       (long long)(from + i), (long long)size - 1);
+                       (long long)(from + i) + 1, (long long)size - 1);
     }
     return CFX_OK;
 }

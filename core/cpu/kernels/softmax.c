@@ -105,7 +105,7 @@ static cfx_status check_ids(const cf_view *target, int64_t rows, int64_t classes
         const int64_t id = id_at(target, r);
         if ((id < 0 || id >= classes) && (id != ignore || ignore == INT64_MIN))
             return cf_fail(CFX_EFAULT, "id %lld at row %lld is outside 0 to %lld (%lld classes)", (long long)id,
-                           (long long)r, (long long)classes - 1, (long long)classes);
+                           (long long)r + 1, (long long)classes - 1, (long long)classes);
     }
     return CFX_OK;
 }

@@ -166,6 +166,8 @@ static void sum_two(int64_t n, float *restrict a, float *restrict b, float by) {
     }
 }
 
+enum { WIDE = 2048 };
+
 static void combine_part(void *context, int64_t from, int64_t to) {
     const combining *c = context;
     const cf_view *v = c->call->v;
@@ -175,18 +177,25 @@ static void combine_part(void *context, int64_t from, int64_t to) {
         sum_two(to - from, (float *)v[0].data + from, (float *)v[1].data + from, c->how == CF_COMBINE_AVG ? 0.5f : 1);
         return;
     }
-    cf_block_memory sum, temp[2];
-    for (int64_t i = from; i < to; i += CF_BLOCK) {
-        const int64_t n = cf_least(CF_BLOCK, to - i);
+    /* Tensors of the compute type are blocks already, and those may be larger than a temporary's. */
+    const int direct = c->call->dtype == cf_compute_dtype(c->compute);
+    const int64_t step = direct ? WIDE : CF_BLOCK, size = cf_compute_size(c->compute);
+    double sum[WIDE];
+    cf_block_memory temp[2];
+    for (int64_t i = from; i < to; i += step) {
+        const int64_t n = cf_least(step, to - i);
         const void *first = CF_K(read)(&v[0], c->compute, i, n, &temp[0]);
         for (int k = 1; k < count; k++) {
-            join(c, n, first, CF_K(read)(&v[k], c->compute, i, n, &temp[1]), &sum);
-            first = &sum;
+            join(c, n, first, CF_K(read)(&v[k], c->compute, i, n, &temp[1]), sum);
+            first = sum;
         }
-        if (count == 1) memcpy(&sum, first, (size_t)(n * cf_compute_size(c->compute)));
-        if (c->how == CF_COMBINE_AVG) scale(c, n, &sum);
-        for (int k = 0; k < count; k++)
-            if (c->root < 0 || k == c->root) CF_K(write)(&v[k], c->compute, i, n, &sum);
+        if (count == 1) memcpy(sum, first, (size_t)(n * size));
+        if (c->how == CF_COMBINE_AVG) scale(c, n, sum);
+        for (int k = 0; k < count; k++) {
+            if (c->root >= 0 && k != c->root) continue;
+            if (direct) memcpy(cf_at(&v[k], i), sum, (size_t)(n * size));
+            else CF_K(write)(&v[k], c->compute, i, n, sum);
+        }
     }
 }
 
