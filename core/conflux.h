@@ -26,7 +26,6 @@
 #define CFX_API
 #endif
 
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -171,12 +170,11 @@ CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, con
 CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
                                  const void *data, cfx_tensor *out);
 /* start, start + step, ...: n values (float64 arithmetic, rounded to dtype). */
-CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step,
-                              cfx_tensor *out);
+CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step, cfx_tensor *out);
 /* kind: "uniform" on [a, b), "normal" with mean a and deviation b, "integer" from a to b inclusive, or
  * "permutation" of 0 .. shape[0]-1 (int64). */
-CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
-                              const char *kind, double a, double b, int32_t stream, cfx_tensor *out);
+CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, const char *kind,
+                              double a, double b, int32_t stream, cfx_tensor *out);
 
 /* A second handle on the same view.  `out` carries the watch too. */
 CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out);
@@ -202,8 +200,7 @@ CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t 
 CFX_API cfx_status cfx_permute(const cfx_tensor *x, int32_t ndim, const int32_t *dims, cfx_tensor *out);
 CFX_API cfx_status cfx_transpose(const cfx_tensor *x, int32_t a, int32_t b, cfx_tensor *out);
 /* Elements start, start + step, ... of dimension `dim`: n of them. */
-CFX_API cfx_status cfx_slice(const cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step,
-                             cfx_tensor *out);
+CFX_API cfx_status cfx_slice(const cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step, cfx_tensor *out);
 /* Position i of dimension `dim`, which vanishes. */
 CFX_API cfx_status cfx_select(const cfx_tensor *x, int32_t dim, int64_t i, cfx_tensor *out);
 CFX_API cfx_status cfx_squeeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
@@ -254,8 +251,7 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
 CFX_API cfx_status cfx_softmax(int32_t op, const cfx_tensor *x, int32_t dim, cfx_tensor *out);
 /* The k largest, in falling order, and their ids.  NaN counts as the largest; equal values keep their order. */
 CFX_API cfx_status cfx_topk(const cfx_tensor *x, int64_t k, int32_t dim, cfx_tensor *values, cfx_tensor *ids);
-CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending, cfx_tensor *values,
-                            cfx_tensor *ids);
+CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending, cfx_tensor *values, cfx_tensor *ids);
 /* Keeps the lower (upper) triangle of the last two dimensions, up to diagonal k. */
 CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_tensor *out);
 CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out);
@@ -359,8 +355,7 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
  * replicas, so equal runs give equal bits. */
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
-CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n,
-                                 cfx_tensor *const *leaves);
+CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* out[r], of every replica, is the concatenation of all in[s] along dimension 0. */
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out);
@@ -373,8 +368,8 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
 /* An IDX file (LeCun's MNIST format), plain or gzip, as a tensor on `device`. */
 CFX_API cfx_status cfx_idx_read(cfx_device *device, const char *path, cfx_tensor *out);
 /* Numbers separated by `separator`, one row a line, as float32 or float64 [rows, columns]; `skip` lines first. */
-CFX_API cfx_status cfx_csv_read(cfx_device *device, const char *path, int32_t separator, int32_t skip,
-                                int32_t dtype, cfx_tensor *out);
+CFX_API cfx_status cfx_csv_read(cfx_device *device, const char *path, int32_t separator, int32_t skip, int32_t dtype,
+                                cfx_tensor *out);
 
 typedef struct cfx_loader_options {
     size_t size;      /* sizeof(cfx_loader_options) */
@@ -412,8 +407,7 @@ CFX_API int32_t cfx_safetensors_count(const cfx_safetensors *file);
 CFX_API const char *cfx_safetensors_name(const cfx_safetensors *file, int32_t i);
 /* The value of a metadata key, or NULL. */
 CFX_API const char *cfx_safetensors_meta(const cfx_safetensors *file, const char *key);
-CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, cfx_device *device,
-                                        cfx_tensor *out);
+CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, cfx_device *device, cfx_tensor *out);
 
 /* cdef: end */
 

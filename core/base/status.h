@@ -9,10 +9,10 @@
 
 #include "conflux.h"
 
-#define CF_TRY(call)                            \
-    do {                                        \
-        const cfx_status status_ = (call);      \
-        if (status_ != CFX_OK) return status_;  \
+#define CF_TRY(call)                           \
+    do {                                       \
+        const cfx_status status_ = (call);     \
+        if (status_ != CFX_OK) return status_; \
     } while (0)
 
 /* Formats the message of this thread; the value is `status` (a macro, so that every reader, compilers too, sees

@@ -32,8 +32,8 @@ static cfx_status check_leaves(const char *function, cf_combine op, int32_t repl
                 return cf_fail(CFX_EARG, "%s: replica %d, tensor %d: expected a %s, got %s", function, r + 1, k + 1,
                                cf_describe(first, want), cf_describe(x, have));
             if (cf_device(x) != cf_device(leaves[(int64_t)r * n]))
-                return cf_fail(CFX_EARG, "%s: replica %d, tensor %d: expected one device for a replica, %s, got %s", function,
-                               r + 1, k + 1, cf_device(leaves[(int64_t)r * n])->name, cf_device(x)->name);
+                return cf_fail(CFX_EARG, "%s: replica %d, tensor %d: expected one device for a replica, %s, got %s",
+                               function, r + 1, k + 1, cf_device(leaves[(int64_t)r * n])->name, cf_device(x)->name);
             if (cf_context(x) != cf_context(leaves[0]))
                 return cf_fail(CFX_EARG, "%s: replica %d belongs to another context", function, r + 1);
             if (op == CF_COMBINE_AVG && !cf_is_float(x->_dtype))
@@ -134,8 +134,10 @@ static cfx_status check_apart(const char *function, const parts *p) {
     for (size_t k = 1; k < n && status == CFX_OK; k++) {
         const int32_t a = spans[k - 1].replica + 1, b = spans[k].replica + 1;
         if (spans[k].buffer != spans[k - 1].buffer || spans[k].from >= spans[k - 1].to) continue;
-        if (a != b) status = cf_fail(CFX_EARG, "%s: replicas %d and %d share memory", function, a < b ? a : b, a < b ? b : a);
-        else status = cf_fail(CFX_EARG, "%s: replica %d: tensors share memory that do not in all replicas", function, a);
+        if (a != b)
+            status = cf_fail(CFX_EARG, "%s: replicas %d and %d share memory", function, a < b ? a : b, a < b ? b : a);
+        else
+            status = cf_fail(CFX_EARG, "%s: replica %d: tensors share memory that do not in all replicas", function, a);
     }
     free(memory);
     return status;
@@ -151,8 +153,12 @@ static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, p
     for (int32_t k = 0; k < count && status == CFX_OK; k++) {
         cfx_tensor *const *handles = &leaves[stretches[k].leaf];
         for (int32_t r = 0; r < replicas; r++) offset[r] = offset_of(handles[(int64_t)r * n]);
-        const cf_part part = {.n = stretches[k].n, .dtype = handles[0]->_dtype, .bucket = -1, .handles = handles,
-                              .stride = n, .offset = offset};
+        const cf_part part = {.n = stretches[k].n,
+                              .dtype = handles[0]->_dtype,
+                              .bucket = -1,
+                              .handles = handles,
+                              .stride = n,
+                              .offset = offset};
         status = cut_at_buckets(out, &part, replicas);
     }
     free(stretches);
@@ -207,8 +213,7 @@ static cfx_status check_root(const char *function, int32_t root, int32_t replica
     return cf_fail(CFX_EARG, "%s: argument 'root': expected one of %d replicas, got %d", function, replicas, root + 1);
 }
 
-CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n,
-                                 cfx_tensor *const *leaves) {
+CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     cf_combine how = CF_COMBINE_SUM;
     CF_TRY(combine_of("reduce", op, &how));
     CF_TRY(check_root("reduce", root, replicas));
@@ -233,8 +238,8 @@ static cfx_status check_out(const char *function, int32_t replicas, const cfx_te
         if (out[r]->_dtype != in[0]->_dtype || out[r]->_ndim != in[0]->_ndim || cf_device(out[r]) != cf_device(in[r]) ||
             memcmp(out[r]->_shape, shape, in[0]->_ndim * sizeof *shape) != 0)
             return cf_fail(CFX_EARG, "%s: argument 'out': replica %d: expected %s (%s, %s), got %s", function, r + 1,
-                           cf_shape_text(in[0]->_ndim, shape, want), cfx_dtype_name(in[0]->_dtype), cf_device(in[r])->name,
-                           cf_describe(out[r], have));
+                           cf_shape_text(in[0]->_ndim, shape, want), cfx_dtype_name(in[0]->_dtype),
+                           cf_device(in[r])->name, cf_describe(out[r], have));
     }
     return CFX_OK;
 }
@@ -283,8 +288,8 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     CF_TRY(combine_of("reducescatter", op, &how));
     CF_TRY(check_leaves("reducescatter", how, replicas, 1, (cfx_tensor *const *)in));
     if (in[0]->_ndim < 1 || in[0]->_shape[0] % replicas)
-        return cf_fail(CFX_EARG, "reducescatter: expected a first dimension that %d replicas share evenly, got %s", replicas,
-                       cf_describe(in[0], have));
+        return cf_fail(CFX_EARG, "reducescatter: expected a first dimension that %d replicas share evenly, got %s",
+                       replicas, cf_describe(in[0], have));
     const int64_t rows = in[0]->_shape[0] / replicas;
     CF_TRY(check_out("reducescatter", replicas, in, out, rows));
     cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES], *list[CF_MAX_DEVICES];

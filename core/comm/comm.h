@@ -14,7 +14,7 @@
 typedef struct cf_part {
     int64_t n;
     int32_t dtype;
-    int32_t bucket; /* of the buffers' current buckets, or -1: the whole of what was written */
+    int32_t bucket;             /* of the buffers' current buckets, or -1: the whole of what was written */
     cfx_tensor *const *handles; /* [replicas], stride apart */
     int32_t stride;
     int64_t *offset; /* [replicas]: bytes from the buffer's start */

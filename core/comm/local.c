@@ -42,7 +42,8 @@ static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, c
     cf_waits waits = {.own = queue, .n = 0};
     void *payload;
     CF_TRY(waits_of(op, root, part, replicas, &waits));
-    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0), &payload));
+    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0),
+                            &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
     const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
     const int64_t size = cfx_dtype_size(part->dtype);

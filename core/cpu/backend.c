@@ -41,16 +41,22 @@ static void slab_free(void *state, void *slab, size_t bytes) {
 }
 
 static cfx_status thread_begin(cf_worker *worker) {
+    /* Loops divide their work among the team that they ask for: it must be the one that they get. */
+    const int most = omp_get_thread_limit();
+    if (worker->threads > most) worker->threads = most;
+    omp_set_dynamic(0);
     omp_set_num_threads(worker->threads); /* of this thread's teams, oneDNN's among them */
     return worker->local ? CFX_OK : cf_dnnl_begin(worker);
 }
 
 static void thread_end(cf_worker *worker) { cf_dnnl_end(worker); }
 
-#define BACKEND(table)                                                                                               \
-    {.abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .count = count, .open = cpu_open, .close = cpu_close, \
-     .memory = memory, .slab_new = slab_new, .slab_free = slab_free, .thread_begin = thread_begin,                  \
-     .thread_end = thread_end, .kernels = (table)}
+#define BACKEND(table)                                                                                                 \
+    {                                                                                                                  \
+        .abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .count = count, .open = cpu_open, .close = cpu_close, \
+        .memory = memory, .slab_new = slab_new, .slab_free = slab_free, .thread_begin = thread_begin,                  \
+        .thread_end = thread_end, .kernels = (table)                                                                   \
+    }
 
 static const cf_backend base = BACKEND(cf_cpu_kernels_base);
 #ifdef CF_HAVE_X86_ISAS
@@ -60,14 +66,11 @@ static const cf_backend avx512 = BACKEND(cf_cpu_kernels_avx512);
 
 const cf_backend *cf_backend_cpu(void) {
 #ifdef CF_HAVE_X86_ISAS
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         return &avx512;
     /* who has AVX2 has F16C, which clang 14 cannot ask for */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("bmi2"))
-        return &avx2;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return &avx2;
 #endif
     return &base;
 }

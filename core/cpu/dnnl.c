@@ -80,9 +80,8 @@ static uint32_t hash(const key *key) {
 }
 
 static cfx_status find(local *l, const cf_product *p, int threads, cf_dnnl_matmul **out) {
-    key key = {p->batch, p->n,       p->m,     p->k,  p->a_batch, p->a_row, p->a_col, p->b_batch, p->b_row,
-               p->b_col, p->y_batch, p->y_row, p->p0, p->p1,      p->dtype, p->add,   p->act,     p->bias != NULL,
-               threads,  0};
+    key key = {p->batch,   p->n,     p->m,  p->k,  p->a_batch, p->a_row, p->a_col, p->b_batch,      p->b_row, p->b_col,
+               p->y_batch, p->y_row, p->p0, p->p1, p->dtype,   p->add,   p->act,   p->bias != NULL, threads,  0};
     uint32_t i = hash(&key) % PLACES;
     for (; l->places[i].used; i = (i + 1) % PLACES) {
         if (memcmp(&l->places[i].key, &key, sizeof key) != 0) continue;

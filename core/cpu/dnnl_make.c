@@ -72,7 +72,8 @@ static const dnnl_memory_desc_t *pad_desc(const_dnnl_primitive_desc_t primitive)
 
 dnnl_alg_kind_t cf_dnnl_act(int act) {
     switch (act) {
-    case CF_OP_relu: case CF_OP_leakyrelu: return dnnl_eltwise_relu; /* alpha: the slope below 0 */
+    case CF_OP_relu:
+    case CF_OP_leakyrelu: return dnnl_eltwise_relu; /* alpha: the slope below 0 */
     case CF_OP_tanh: return dnnl_eltwise_tanh;
     case CF_OP_sigmoid: return dnnl_eltwise_logistic;
     case CF_OP_elu: return dnnl_eltwise_elu;

@@ -12,9 +12,9 @@
 /* The thread that runs a device's queues, as a kernel sees it. */
 typedef struct cf_worker {
     const struct cf_backend *backend;
-    void *state;  /* what backend->open made */
-    int threads;  /* the device's team */
-    void *local;  /* the backend's own, made by thread_begin */
+    void *state; /* what backend->open made */
+    int threads; /* the device's team; thread_begin may lower it to what there can be */
+    void *local; /* the backend's own, made by thread_begin */
     void *scratch;
     size_t scratch_bytes;
 } cf_worker;
@@ -24,8 +24,8 @@ typedef struct cf_worker {
 typedef cfx_status (*cf_kernel)(cf_worker *worker, const cf_call *call);
 
 typedef struct cf_backend {
-    int32_t abi;      /* CFX_ABI_VERSION */
-    const char *name; /* "cpu", "cuda" */
+    int32_t abi;         /* CFX_ABI_VERSION */
+    const char *name;    /* "cpu", "cuda" */
     int32_t host_memory; /* the host may read and write its slabs */
     /* How many devices there are, with the reason in `why` where none. */
     int32_t (*count)(char *why, size_t why_bytes);

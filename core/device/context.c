@@ -267,9 +267,8 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
     context->source = "";
     cfx_seed(context, options ? options->seed : 0);
     cfx_device *cpu;
-    cfx_status status = pthread_mutex_init(&context->lock, NULL) == 0
-                            ? CFX_OK
-                            : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
+    cfx_status status =
+        pthread_mutex_init(&context->lock, NULL) == 0 ? CFX_OK : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
     if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
     if (status == CFX_OK) status = cfx_devices_set(context, options && options->devices ? options->devices : "cpu");
     if (status != CFX_OK) {
@@ -389,8 +388,7 @@ CFX_API const int32_t *cfx_debt(const cfx_context *context) { return &context->d
 
 CFX_API void cfx_debt_paid(cfx_context *context) {
     context->debt = 0;
-    for (int32_t i = 0; i < context->nopen; i++)
-        context->open[i]->pool.at_collection = context->open[i]->pool.in_use;
+    for (int32_t i = 0; i < context->nopen; i++) context->open[i]->pool.at_collection = context->open[i]->pool.in_use;
 }
 
 CFX_API void cfx_memory_trim(cfx_context *context) {

@@ -27,11 +27,11 @@ struct cfx_device {
     void *state;
     cf_pool pool;
     cf_queue queue[CF_QUEUES];
-    struct cf_buffer *buffers; /* live ones, newest first */
+    struct cf_buffer *buffers;          /* live ones, newest first */
     void (*orphan)(cfx_device *device); /* set with the first buffer: makes those still held void */
     cfx_device *next_closed;
     /* the worker */
-    pthread_t thread;     /* 0: not started, or closed */
+    pthread_t thread;        /* 0: not started, or closed */
     _Atomic int32_t threads; /* of its team */
     _Alignas(64) cf_word wake;
     _Atomic int32_t asleep; /* 1: parked, wants to hear of commands and of alarms */
@@ -45,7 +45,7 @@ typedef struct cf_rng_stream {
 struct cfx_context {
     int32_t ndevices; /* of the run; at most CF_MAX_DEVICES */
     cfx_device *devices[CF_MAX_DEVICES];
-    int32_t nopen; /* of the run, and those opened besides */
+    int32_t nopen;                            /* of the run, and those opened besides */
     cfx_device *open[2 * CF_MAX_DEVICES + 1]; /* while the run changes, old and new ones, and cpu:0 */
     cfx_device *closed;
     int32_t threads; /* to share among CPU devices */
@@ -55,10 +55,10 @@ struct cfx_context {
     cf_rng_stream streams[CF_STREAMS];
     cf_fault *faults;
     pthread_mutex_t lock; /* of `faults`, and of `open` against workers that ring */
-    const char *source; /* interned; of the commands enqueued from here on */
+    const char *source;   /* interned; of the commands enqueued from here on */
     int32_t line;
     struct cf_name *sources;
-    struct cfx_tape *tapes; /* live ones */
+    struct cfx_tape *tapes;                  /* live ones */
     void (*end_tapes)(cfx_context *context); /* set with the first tape */
     uint64_t next_tape;
     int32_t precision;

@@ -27,7 +27,14 @@ typedef struct cf_op_info {
 extern const cf_op_info cf_op_table[CF_OPS];
 
 /* How `combine` joins replicas. */
-typedef enum cf_combine { CF_COMBINE_SUM, CF_COMBINE_PROD, CF_COMBINE_MAX, CF_COMBINE_MIN, CF_COMBINE_AVG, CF_COMBINE_COPY } cf_combine;
+typedef enum cf_combine {
+    CF_COMBINE_SUM,
+    CF_COMBINE_PROD,
+    CF_COMBINE_MAX,
+    CF_COMBINE_MIN,
+    CF_COMBINE_AVG,
+    CF_COMBINE_COPY
+} cf_combine;
 
 /* A tensor as a kernel sees it: address of the first element, strides in elements (0 repeats, negative ones
  * run backwards). */

@@ -11,7 +11,7 @@ struct cf_slab {
     char *data;
     size_t bytes, used; /* used: cut into blocks so far */
     int32_t class_index;
-    int32_t live;  /* blocks not in a bin */
+    int32_t live; /* blocks not in a bin */
     int32_t cut;
 };
 

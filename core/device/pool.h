@@ -20,8 +20,8 @@ typedef struct cf_pool cf_pool;
 
 typedef struct cf_block {
     void *data;
-    size_t size;   /* of its class */
-    cf_uses uses;  /* of earlier owners, not known to have happened */
+    size_t size;  /* of its class */
+    cf_uses uses; /* of earlier owners, not known to have happened */
     cf_slab *slab;
     struct cf_block *next;
 } cf_block;
@@ -32,7 +32,7 @@ struct cf_pool {
     cf_block *bins[CF_CLASSES];
     cf_slab *slabs;
     cf_slab *open[CF_CLASSES]; /* the slab that a small class is cut from */
-    cf_block *unused; /* block headers without memory */
+    cf_block *unused;          /* block headers without memory */
     size_t in_use, reserved, peak, limit;
     size_t at_collection; /* in_use when the host collected last */
     int64_t blocks;

@@ -75,8 +75,8 @@ static cf_command *place(cf_queue *queue, size_t bytes) {
     return (cf_command *)(queue->ring + at);
 }
 
-cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits,
-                            int nwaits, size_t payload, void **out) {
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits, int nwaits,
+                            size_t payload, void **out) {
     const size_t bytes = cf_queue_bytes(nwaits, payload);
     cfx_context *context = queue->device->context;
     if (ring_free(queue) < 2 * bytes) CF_TRY(cf_queue_room(queue, bytes));
@@ -124,10 +124,8 @@ cfx_status cf_event_wait(cf_event e) {
 
 void cf_alarm_set(cf_event e) {
     uint64_t alarm = atomic_load_explicit(&e.queue->alarm, memory_order_seq_cst);
-    while (e.ticket < alarm &&
-           !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket, memory_order_seq_cst,
-                                                  memory_order_seq_cst)) {
-    }
+    while (e.ticket < alarm && !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket,
+                                                                      memory_order_seq_cst, memory_order_seq_cst)) {}
 }
 
 const cf_fault *cf_event_void(cf_event e) {

@@ -34,9 +34,9 @@ typedef struct cf_event {
 typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
 
 enum {
-    CF_ALWAYS = 1, /* runs even in a poisoned queue */
+    CF_ALWAYS = 1,               /* runs even in a poisoned queue */
     CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
-    CF_MAX_WAITS = 130 /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
+    CF_MAX_WAITS = 130           /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
 };
 
 /* The first error of a fault, kept by the context until it ends; shared by all queues that inherit it. */
@@ -68,11 +68,11 @@ struct cf_queue {
     struct cfx_device *device;
     char *ring;
     /* host side */
-    uint64_t tail;   /* bytes ever enqueued */
-    uint64_t last;   /* ticket of the command enqueued last */
+    uint64_t tail;     /* bytes ever enqueued */
+    uint64_t last;     /* ticket of the command enqueued last */
     uint64_t reserved; /* tail once the reservation is committed */
     size_t promised;   /* bytes that cf_queue_room has made sure of and that are not enqueued yet */
-    cf_void *voids;  /* faults raised so far, oldest first */
+    cf_void *voids;    /* faults raised so far, oldest first */
     int32_t nvoids;
     /* shared */
     _Alignas(64) _Atomic uint64_t published; /* tail, as the worker may see it */
@@ -97,8 +97,8 @@ size_t cf_queue_bytes(int nwaits, size_t payload);
 
 /* Enqueues in two halves: reserve gives the payload to fill (16-byte aligned), commit makes it visible and
  * returns the command's event.  A reservation that is not committed has not happened. */
-cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits,
-                            int nwaits, size_t payload, void **out);
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits, int nwaits,
+                            size_t payload, void **out);
 cf_event cf_queue_commit(cf_queue *queue);
 
 /* The event of the command enqueued last. */

@@ -113,11 +113,12 @@ static void sleep_once(cf_worker *worker, cfx_device *device) {
 static void *work(void *arg) {
     cfx_device *device = arg;
     cf_worker worker = {.backend = device->backend, .state = device->state};
+    int32_t team = 0;
     int quiet = 0;
     for (;;) {
         const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
-        if (threads != worker.threads) {
-            worker.threads = threads;
+        if (threads != team) {
+            worker.threads = team = threads;
             /* A backend whose thread cannot begin fails each kernel with its own message. */
             if (device->backend->thread_begin(&worker) != CFX_OK) cf_log(0, "%s: %s", device->name, cfx_error());
         }

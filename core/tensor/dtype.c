@@ -7,8 +7,8 @@ static const struct {
     const char *name;
     int32_t size;
 } dtypes[CFX_DTYPES] = {
-    [CFX_BOOL] = {"bool", 1},       [CFX_UINT8] = {"uint8", 1},       [CFX_INT32] = {"int32", 4},
-    [CFX_INT64] = {"int64", 8},     [CFX_FLOAT16] = {"float16", 2},   [CFX_BFLOAT16] = {"bfloat16", 2},
+    [CFX_BOOL] = {"bool", 1},       [CFX_UINT8] = {"uint8", 1},     [CFX_INT32] = {"int32", 4},
+    [CFX_INT64] = {"int64", 8},     [CFX_FLOAT16] = {"float16", 2}, [CFX_BFLOAT16] = {"bfloat16", 2},
     [CFX_FLOAT32] = {"float32", 4}, [CFX_FLOAT64] = {"float64", 8},
 };
 

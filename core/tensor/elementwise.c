@@ -55,8 +55,8 @@ CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double 
     CF_TRY(cf_check_tensor(cf_op_table[op].name, "x", x));
     const int compute = compute_dtype(op, x->_dtype);
     CF_TRY(cf_new(cf_device(x), result_dtype(op, compute), x->_ndim, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x},
-                                    .p = {p0, p1}}));
+    CF_TRY(cf_issue_run(&(cf_issue){
+        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .p = {p0, p1}}));
     const cf_backward backward = cf_gradients[op];
     cf_node *node = NULL;
     if (!backward || !x->_tape) return CFX_OK;
@@ -139,7 +139,8 @@ static int scalar_dtype(int32_t op, const cfx_tensor *a, double b) {
     if (!cf_is_float(operand)) {
         if (b != floor(b) || isinf(b)) operand = CFX_FLOAT32;
         else if (operand == CFX_BOOL && cf_op_table[op].domain != CF_TRUTH) operand = CFX_INT64;
-        else if (cf_op_table[op].domain == CF_TRUTH && operand < CFX_INT64) operand = CFX_INT64; /* x == 300 of a uint8 */
+        else if (cf_op_table[op].domain == CF_TRUTH && operand < CFX_INT64)
+            operand = CFX_INT64; /* x == 300 of a uint8 */
     }
     return compute_dtype(op, operand);
 }
@@ -149,8 +150,13 @@ CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, 
     CF_TRY(cf_check_tensor(cf_op_table[op].name, "a", a));
     const int compute = scalar_dtype(op, a, b);
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), a->_ndim, a->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)a},
-                                    .p = {b}, .i = {reversed}}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {out, (cfx_tensor *)a},
+                                    .p = {b},
+                                    .i = {reversed}}));
     if (!cf_gradients[op] || !a->_tape) return CFX_OK;
     cf_node *node = NULL;
     CF_TRY(cf_record((cf_op)op, cf_gradients[op], 1, &a, out, &node));
@@ -274,8 +280,12 @@ cfx_status cf_grad_where(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
         if (!cf_needs(node, k)) continue;
         status = cf_new(cf_device(dy), dy->_dtype, dy->_ndim, dy->_shape, &g);
         if (status == CFX_OK)
-            status = cf_issue_run(&(cf_issue){.op = CF_OP_where, .dtype = dy->_dtype, .nout = 1, .nin = 3,
-                                              .t = {&g, &c, k == 1 ? (cfx_tensor *)dy : &x, k == 1 ? &x : (cfx_tensor *)dy}});
+            status = cf_issue_run(
+                &(cf_issue){.op = CF_OP_where,
+                            .dtype = dy->_dtype,
+                            .nout = 1,
+                            .nin = 3,
+                            .t = {&g, &c, k == 1 ? (cfx_tensor *)dy : &x, k == 1 ? &x : (cfx_tensor *)dy}});
         if (status == CFX_OK) status = cf_give(tape, node, k, &g);
     }
     cfx_release(&zero);
@@ -315,7 +325,8 @@ static cfx_status check_widening(const char *name, const cfx_tensor *y, int comp
 static bool overlaps(const cfx_tensor *y, const cfx_tensor *x) {
     int64_t a, b, c, d;
     if (y->_buffer != x->_buffer) return false;
-    if (y->_offset == x->_offset && cf_same_shape(x, y) && memcmp(y->_stride, x->_stride, y->_ndim * sizeof *y->_stride) == 0)
+    if (y->_offset == x->_offset && cf_same_shape(x, y) &&
+        memcmp(y->_stride, x->_stride, y->_ndim * sizeof *y->_stride) == 0)
         return false;
     cf_extent(y, &a, &b);
     cf_extent(x, &c, &d);
@@ -334,8 +345,8 @@ CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *
     CF_TRY(check_widening(name, y, compute));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
     stretch(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
-    const cfx_status status = cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2,
-                                                       .t = {y, y, &wide}, .kind = CF_UPDATE});
+    const cfx_status status = cf_issue_run(
+        &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = {y, y, &wide}, .kind = CF_UPDATE});
     cfx_release(&copy);
     return status;
 }
@@ -353,15 +364,15 @@ CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double valu
     CF_TRY(check_into(name, y, NULL));
     const int compute = y->_dtype == CFX_BOOL ? CFX_INT64 : scalar_dtype(op, y, value);
     CF_TRY(check_widening(name, y, compute));
-    return cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {y, y}, .p = {value},
-                                    .kind = CF_UPDATE});
+    return cf_issue_run(&(cf_issue){
+        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {y, y}, .p = {value}, .kind = CF_UPDATE});
 }
 
 CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
     CF_TRY(cf_check_tensor("clamp", "y", y));
     CF_TRY(check_into("clamp", y, NULL));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_clamp, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, y},
-                                    .p = {low, high}, .kind = CF_UPDATE});
+    return cf_issue_run(&(cf_issue){
+        .op = CF_OP_clamp, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, y}, .p = {low, high}, .kind = CF_UPDATE});
 }
 
 /* Filling all of a buffer makes its value if it has none yet; else an old one would be void where this is skipped. */
@@ -372,8 +383,8 @@ static cf_write kind_of(const cfx_tensor *y) {
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
     CF_TRY(cf_check_tensor("fill", "y", y));
     CF_TRY(check_into("fill", y, NULL));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}, .p = {value},
-                                    .kind = kind_of(y)});
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}, .p = {value}, .kind = kind_of(y)});
 }
 
 cfx_status cf_fill_make(cfx_tensor *y) {
@@ -393,8 +404,8 @@ CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     CF_TRY(check_into("copy", y, x));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
     stretch(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
-    const cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1,
-                                                       .t = {y, &wide}, .kind = kind_of(y)});
+    const cfx_status status = cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind_of(y)});
     cfx_release(&copy);
     return status;
 }

@@ -39,7 +39,8 @@ static cfx_status check_norm(const cfx_tensor *x, const cfx_tensor *gamma, const
                       gamma->_dtype == x->_dtype && cfx_is_contiguous(gamma) && cfx_is_contiguous(beta) &&
                       memcmp(gamma->_shape, x->_shape + lead, gamma->_ndim * sizeof *gamma->_shape) == 0;
     if (!fits)
-        return cf_fail(CFX_EARG, "layernorm: argument 'gamma': expected the last dimensions of a %s (beta likewise), got %s",
+        return cf_fail(CFX_EARG,
+                       "layernorm: argument 'gamma': expected the last dimensions of a %s (beta likewise), got %s",
                        cf_describe(x, want), cf_describe(gamma, have));
     *columns = cf_numel(gamma);
     return CFX_OK;
@@ -70,8 +71,12 @@ CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, c
             flat(gamma, &g);
             flat(beta, &b);
         }
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_layernorm, .dtype = x->_dtype, .nout = 3, .nin = gamma ? 3 : 1,
-                                          .t = {&y, &mean, &rstd, &rows, &g, &b}, .p = {eps}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_layernorm,
+                                          .dtype = x->_dtype,
+                                          .nout = 3,
+                                          .nin = gamma ? 3 : 1,
+                                          .t = {&y, &mean, &rstd, &rows, &g, &b},
+                                          .p = {eps}});
         if (status != CFX_OK) *out = y;
     } else {
         cfx_release(out);
@@ -107,7 +112,10 @@ cfx_status cf_grad_layernorm(cfx_tape *tape, cf_node *node, const cfx_tensor *gr
         to[0] = g[0];
         cf_set_packed(&to[0], 2, x->_shape);
         if (affine) flat(&node->saved[3], &gamma);
-        cf_issue issue = {.op = CF_OP_layernorm_bw, .dtype = grad->_dtype, .nout = affine ? 3 : 1, .nin = affine ? 5 : 4,
+        cf_issue issue = {.op = CF_OP_layernorm_bw,
+                          .dtype = grad->_dtype,
+                          .nout = affine ? 3 : 1,
+                          .nin = affine ? 5 : 4,
                           .i = {affine}};
         int n = 0;
         for (int k = 0; k < issue.nout; k++) issue.t[n++] = &to[k];
@@ -140,8 +148,7 @@ static cfx_status check_classes(const cfx_tensor *x, const cfx_tensor *target, d
     const int rank = *ids ? x->_ndim - 1 : x->_ndim;
     if (target->_dtype == CFX_BOOL || target->_ndim != rank ||
         memcmp(target->_shape, x->_shape, (size_t)rank * sizeof *x->_shape) != 0)
-        return cf_fail(CFX_EARG,
-                       "crossentropy: argument 'target': expected ids, or probabilities, for a %s, got %s",
+        return cf_fail(CFX_EARG, "crossentropy: argument 'target': expected ids, or probabilities, for a %s, got %s",
                        cf_describe(x, want), cf_describe(target, have));
     if (!(smoothing >= 0 && smoothing <= 1))
         return cf_fail(CFX_EARG, "crossentropy: option 'smoothing': expected 0 to 1, got %g", smoothing);
@@ -168,8 +175,13 @@ CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *
     if (status == CFX_OK) {
         loss = *out; /* borrowed */
         if (reduction == CFX_NONE) cf_set_packed(&loss, 1, x._shape);
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_crossentropy, .dtype = dtype, .nout = 3, .nin = 2,
-                                          .t = {&loss, &lse, &weight, &x, &t}, .p = {smoothing}, .i = {reduction, ignore}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_crossentropy,
+                                          .dtype = dtype,
+                                          .nout = 3,
+                                          .nin = 2,
+                                          .t = {&loss, &lse, &weight, &x, &t},
+                                          .p = {smoothing},
+                                          .i = {reduction, ignore}});
         if (status != CFX_OK) *out = loss;
     } else {
         cfx_release(out);
@@ -201,9 +213,13 @@ cfx_status cf_grad_crossentropy(cfx_tape *tape, cf_node *node, const cfx_tensor 
     if (status == CFX_OK) {
         to = g; /* borrowed */
         cf_set_packed(&to, 2, x->_shape);
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_crossentropy_bw, .dtype = in->dtype, .nout = 1, .nin = 5,
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_crossentropy_bw,
+                                          .dtype = in->dtype,
+                                          .nout = 1,
+                                          .nin = 5,
                                           .t = {&to, &dy, x, &node->saved[1], &node->saved[2], &node->saved[3]},
-                                          .p = {node->p[0]}, .i = {node->i[0], node->i[1]}});
+                                          .p = {node->p[0]},
+                                          .i = {node->i[0], node->i[1]}});
         if (status != CFX_OK) g = to;
     }
     cfx_release(&dy);

@@ -100,8 +100,13 @@ static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor 
     }
     cfx_status status = CFX_OK;
     if (n)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_zero_ranges, .dtype = whole->_dtype, .nout = 1, .t = {whole},
-                                          .i = {n}, .extra = pairs, .extra_bytes = (size_t)n * 2 * sizeof *pairs});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_zero_ranges,
+                                          .dtype = whole->_dtype,
+                                          .nout = 1,
+                                          .t = {whole},
+                                          .i = {n},
+                                          .extra = pairs,
+                                          .extra_bytes = (size_t)n * 2 * sizeof *pairs});
     free(memory);
     return status;
 }
@@ -149,7 +154,8 @@ CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32
             place_in(place, &whole[place->dtype], handles[i]);
         } else { /* every place of this dtype has no elements */
             *handles[i] = empty;
-            const cfx_status status = cf_new(device, dtype < 0 ? place->dtype : dtype, place->ndim, place->shape, handles[i]);
+            const cfx_status status =
+                cf_new(device, dtype < 0 ? place->dtype : dtype, place->ndim, place->shape, handles[i]);
             if (status != CFX_OK) {
                 for (int32_t k = 0; k < i; k++) cfx_release(handles[k]);
                 for (int32_t t = 0; t < CFX_DTYPES; t++) cfx_release(&whole[t]);
@@ -209,7 +215,8 @@ static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handle
     }
     CF_TRY(find_shared(layout->n, handles, &shared));
     if (shared == layout->n) return CFX_OK;
-    return cf_fail(CFX_ESTATE, "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
+    return cf_fail(CFX_ESTATE,
+                   "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
                    layout->places[shared].path);
 }
 
@@ -223,7 +230,8 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
         if (place->tied >= 0 || !whole[place->dtype]._buffer) continue;
         cfx_tensor view;
         place_in(place, &whole[place->dtype], &view);
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = place->dtype, .nout = 1, .nin = 1, .t = {&view, handles[i]}});
+        status = cf_issue_run(
+            &(cf_issue){.op = CF_OP_copy, .dtype = place->dtype, .nout = 1, .nin = 1, .t = {&view, handles[i]}});
         cfx_release(&view);
     }
     for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {

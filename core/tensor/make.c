@@ -34,12 +34,15 @@ static cfx_status advance(const char *function, cfx_context *context, int32_t st
     return CFX_OK;
 }
 
-CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
-                              const char *kind, double a, double b, int32_t stream, cfx_tensor *out) {
+CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, const char *kind,
+                              double a, double b, int32_t stream, cfx_tensor *out) {
     static const struct {
         const char *kind;
         cf_op op;
-    } kinds[] = {{"uniform", CF_OP_uniform}, {"normal", CF_OP_normal}, {"integer", CF_OP_randint}, {"permutation", CF_OP_permutation}};
+    } kinds[] = {{"uniform", CF_OP_uniform},
+                 {"normal", CF_OP_normal},
+                 {"integer", CF_OP_randint},
+                 {"permutation", CF_OP_permutation}};
     size_t k = 0;
     while (k < 4 && strcmp(kinds[k].kind, kind) != 0) k++;
     if (k == 4) return cf_fail(CFX_EARG, "random: expected uniform, normal, integer or permutation, got '%s'", kind);
@@ -66,8 +69,13 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
 
 static cfx_status run_dropout(const cfx_tensor *x, double p, const int64_t rng[3], cfx_tensor *out) {
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_dropout, .dtype = x->_dtype, .nout = 1, .nin = 1,
-                                    .t = {out, (cfx_tensor *)x}, .p = {p}, .i = {rng[0], rng[1], rng[2]}});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_dropout,
+                                    .dtype = x->_dtype,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {out, (cfx_tensor *)x},
+                                    .p = {p},
+                                    .i = {rng[0], rng[1], rng[2]}});
 }
 
 CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out) {
@@ -105,7 +113,8 @@ static cfx_status copy_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
 static cfx_status copy_to(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
     cf_node *node = NULL;
     CF_TRY(cf_new(device, dtype, x->_ndim, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}}));
+    CF_TRY(
+        cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}}));
     return cf_record(CF_OP_copy, copy_backward, 1, &x, out, &node);
 }
 
@@ -162,8 +171,8 @@ static cfx_status check_concat(int32_t n, const cfx_tensor *const *xs, int32_t *
         bool fits = xs[k]->_ndim == xs[0]->_ndim;
         for (int d = 0; fits && d < xs[0]->_ndim; d++) fits = d == *dim || xs[k]->_shape[d] == xs[0]->_shape[d];
         if (!fits)
-            return cf_fail(CFX_EARG, "concat: tensor %d: expected the shape of a %s but for dimension %d, got %s", k + 1,
-                           cf_describe(xs[0], want), *dim + 1, cf_describe(xs[k], have));
+            return cf_fail(CFX_EARG, "concat: tensor %d: expected the shape of a %s but for dimension %d, got %s",
+                           k + 1, cf_describe(xs[0], want), *dim + 1, cf_describe(xs[k], have));
         shape[*dim] += xs[k]->_shape[*dim];
         *dtype = cfx_dtype_promote(*dtype, xs[k]->_dtype);
     }
@@ -181,8 +190,8 @@ CFX_API cfx_status cfx_concat(int32_t n, const cfx_tensor *const *xs, int32_t di
         cfx_tensor part = {0};
         status = cfx_slice(out, dim, at, xs[k]->_shape[dim], 1, &part);
         if (status == CFX_OK)
-            status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1,
-                                              .t = {&part, (cfx_tensor *)xs[k]}});
+            status = cf_issue_run(
+                &(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {&part, (cfx_tensor *)xs[k]}});
         cfx_release(&part);
         at += xs[k]->_shape[dim];
     }
@@ -271,8 +280,8 @@ CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int
     CF_TRY(cf_check_tensor("pad", "x", x));
     for (int d = 0; d < x->_ndim; d++) {
         if (before[d] < 0 || after[d] < 0)
-            return cf_fail(CFX_EARG, "pad: dimension %d: expected 0 or more elements on each side, got %lld and %lld", d + 1,
-                           (long long)before[d], (long long)after[d]);
+            return cf_fail(CFX_EARG, "pad: dimension %d: expected 0 or more elements on each side, got %lld and %lld",
+                           d + 1, (long long)before[d], (long long)after[d]);
         if (__builtin_add_overflow(x->_shape[d], before[d], &shape[d]) ||
             __builtin_add_overflow(shape[d], after[d], &shape[d]))
             return cf_fail(CFX_EARG, "pad: dimension %d would be too large", d + 1);
@@ -283,8 +292,8 @@ CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int
         inside._offset += before[d] * out->_stride[d];
         inside._shape[d] = x->_shape[d];
     }
-    const cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1,
-                                                       .t = {&inside, (cfx_tensor *)x}});
+    const cfx_status status = cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {&inside, (cfx_tensor *)x}});
     if (status != CFX_OK) {
         cfx_release(out);
         return status;
@@ -301,7 +310,8 @@ CFX_API cfx_status cfx_tile(const cfx_tensor *x, const int64_t *count, cfx_tenso
     CF_TRY(cf_check_tensor("tile", "x", x));
     for (int d = 0; d < x->_ndim; d++) {
         if (count[d] < 0)
-            return cf_fail(CFX_EARG, "tile: dimension %d: expected 0 copies or more, got %lld", d + 1, (long long)count[d]);
+            return cf_fail(CFX_EARG, "tile: dimension %d: expected 0 copies or more, got %lld", d + 1,
+                           (long long)count[d]);
         if (count[d] != 1) {
             split[n] = 1;
             wide[n++] = count[d];

@@ -5,12 +5,14 @@
 
 /* ---- softmax ---------------------------------------------------------------------------------------- */
 
-static cfx_status run_along(cf_op op, int dtype, int32_t dim, cfx_tensor *out, const cfx_tensor *a, const cfx_tensor *b) {
+static cfx_status run_along(cf_op op, int dtype, int32_t dim, cfx_tensor *out, const cfx_tensor *a,
+                            const cfx_tensor *b) {
     cfx_tensor to, x, y;
     cf_move_last(out, dim, &to);
     cf_move_last(a, dim, &x);
     cf_move_last(b ? b : a, dim, &y);
-    const cfx_status status = cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .nin = b ? 2 : 1, .t = {&to, &x, &y}});
+    const cfx_status status =
+        cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .nin = b ? 2 : 1, .t = {&to, &x, &y}});
     cfx_release(&to);
     cfx_release(&x);
     cfx_release(&y);
@@ -20,7 +22,8 @@ static cfx_status run_along(cf_op op, int dtype, int32_t dim, cfx_tensor *out, c
 
 CFX_API cfx_status cfx_softmax(int32_t op, const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
     cf_node *node = NULL;
-    if (op != CF_OP_softmax && op != CF_OP_logsoftmax) return cf_fail(CFX_EARG, "softmax: there is no such operation (%d)", op);
+    if (op != CF_OP_softmax && op != CF_OP_logsoftmax)
+        return cf_fail(CFX_EARG, "softmax: there is no such operation (%d)", op);
     const char *name = cf_op_table[op].name;
     CF_TRY(cf_check_tensor(name, "x", x));
     CF_TRY(cf_check_dim(name, x->_ndim, &dim));
@@ -66,8 +69,8 @@ static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n
         cf_move_last(x, dim, &from);
         cf_move_last(values, dim, &to);
         cf_move_last(ids, dim, &to_ids);
-        status = cf_issue_run(&(cf_issue){.op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = {&to, &to_ids, &from},
-                                          .i = {param}});
+        status = cf_issue_run(
+            &(cf_issue){.op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = {&to, &to_ids, &from}, .i = {param}});
         cfx_release(&from);
         cfx_release(&to);
         cfx_release(&to_ids);
@@ -106,8 +109,8 @@ CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_te
     CF_TRY(cf_check_tensor("tri", "x", x));
     if (x->_ndim < 2) return cf_fail(CFX_EARG, "tri: expected 2 dimensions or more, got %d", x->_ndim);
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_tri, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x},
-                                    .i = {upper, k}}));
+    CF_TRY(cf_issue_run(&(cf_issue){
+        .op = CF_OP_tri, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .i = {upper, k}}));
     CF_TRY(cf_record(CF_OP_tri, cf_gradients[CF_OP_tri], 1, &x, out, &node));
     if (!node) return CFX_OK;
     node->i[0] = upper;
@@ -132,5 +135,6 @@ CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out)
     shape[ids->_ndim] = n;
     CF_TRY(cf_check_shape("onehot", CFX_FLOAT32, ids->_ndim + 1, shape));
     CF_TRY(cf_new(cf_device(ids), CFX_FLOAT32, ids->_ndim + 1, shape, out));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_onehot, .dtype = CFX_FLOAT32, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)ids}});
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_onehot, .dtype = CFX_FLOAT32, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)ids}});
 }

@@ -65,8 +65,8 @@ static cfx_status check_matmul(const cfx_tensor *a, const cfx_tensor *b) {
     CF_TRY(cf_check_same_device("matmul", "b", a, b));
     char left[256], right[256];
     if (!a->_ndim || !b->_ndim)
-        return cf_fail(CFX_EARG, "matmul: expected tensors of one dimension or more, got %s and %s", cf_describe(a, left),
-                       cf_describe(b, right));
+        return cf_fail(CFX_EARG, "matmul: expected tensors of one dimension or more, got %s and %s",
+                       cf_describe(a, left), cf_describe(b, right));
     const int64_t inner = a->_shape[a->_ndim - 1];
     if (inner == b->_shape[b->_ndim == 1 ? 0 : b->_ndim - 2]) return CFX_OK;
     return cf_fail(CFX_EARG, "matmul: argument 'b': expected shape [%lld%s] for a %s, got %s", (long long)inner,
@@ -120,8 +120,8 @@ CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tens
 static cfx_status give_product(cfx_tape *tape, cf_node *node, int k, const cfx_tensor *x, const cfx_tensor *y) {
     cfx_tensor g = {0};
     if (x->_ndim == 2 && y->_ndim == 2)
-        cf_place(tape, node, k, cfx_dtype_promote(x->_dtype, y->_dtype), 2,
-                 (int64_t[]){x->_shape[0], y->_shape[1]}, &g);
+        cf_place(tape, node, k, cfx_dtype_promote(x->_dtype, y->_dtype), 2, (int64_t[]){x->_shape[0], y->_shape[1]},
+                 &g);
     CF_TRY(run_matmul(x, y, &g));
     return cf_give(tape, node, k, &g);
 }
@@ -150,8 +150,8 @@ static cfx_status check_dense(const cfx_tensor *x, const cfx_tensor *w, const cf
         return cf_fail(CFX_EARG, "dense: argument 'x': expected shape [.., %lld] for a weight %s, got %s",
                        (long long)w->_shape[1], cf_shape_text(2, w->_shape, want), cf_describe(x, have));
     if (x->_dtype != w->_dtype || !cf_is_float(x->_dtype))
-        return cf_fail(CFX_EARG, "dense: argument 'x': expected the weight's dtype %s, got %s", cfx_dtype_name(w->_dtype),
-                       cfx_dtype_name(x->_dtype));
+        return cf_fail(CFX_EARG, "dense: argument 'x': expected the weight's dtype %s, got %s",
+                       cfx_dtype_name(w->_dtype), cfx_dtype_name(x->_dtype));
     if (!bias) return CFX_OK;
     CF_TRY(cf_check_tensor("dense", "bias", bias));
     CF_TRY(cf_check_same_device("dense", "bias", x, bias));
@@ -193,8 +193,13 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
     if (status != CFX_OK) return status;
     cfx_tensor y = *out, weight = *w; /* borrowed */
     cf_set_packed(&y, 2, (int64_t[]){rows->_shape[0], w->_shape[0]});
-    status = cf_issue_run(&(cf_issue){.op = CF_OP_dense, .dtype = x->_dtype, .nout = 1, .nin = bias ? 3 : 2,
-                                      .t = {&y, rows, &weight, (cfx_tensor *)bias}, .p = {act_param(act)}, .i = {act}});
+    status = cf_issue_run(&(cf_issue){.op = CF_OP_dense,
+                                      .dtype = x->_dtype,
+                                      .nout = 1,
+                                      .nin = bias ? 3 : 2,
+                                      .t = {&y, rows, &weight, (cfx_tensor *)bias},
+                                      .p = {act_param(act)},
+                                      .i = {act}});
     if (status != CFX_OK) *out = y; /* released by the failure */
     return status;
 }
@@ -215,8 +220,8 @@ CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, cons
     }
     cfx_status status = run_dense(x, weight, bias, act, out, &rows);
     if (status == CFX_OK)
-        status = cf_record(CF_OP_dense, cf_gradients[CF_OP_dense], bias ? 3 : 2, (const cfx_tensor *[]){x, weight, bias},
-                           out, &node);
+        status = cf_record(CF_OP_dense, cf_gradients[CF_OP_dense], bias ? 3 : 2,
+                           (const cfx_tensor *[]){x, weight, bias}, out, &node);
     if (status == CFX_OK && node) {
         node->i[0] = act;
         cf_save(node, &rows);
@@ -242,11 +247,14 @@ static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_t
         status = cf_new(cf_device(dy), dy->_dtype, 1, &dy->_shape[1], &dbias);
     }
     if (status == CFX_OK && act >= 0)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_dense_bw, .dtype = dy->_dtype, .nout = bias ? 2 : 1, .nin = 2,
-                                          .t = {dpre, bias ? &dbias : dy, bias ? dy : &y, &y}, .p = {act_param(act)},
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_dense_bw,
+                                          .dtype = dy->_dtype,
+                                          .nout = bias ? 2 : 1,
+                                          .nin = 2,
+                                          .t = {dpre, bias ? &dbias : dy, bias ? dy : &y, &y},
+                                          .p = {act_param(act)},
                                           .i = {act}});
-    else if (status == CFX_OK && bias)
-        status = cfx_reduce(CF_OP_sum, dy, 1, (int32_t[]){0}, 0, 0, &dbias);
+    else if (status == CFX_OK && bias) status = cfx_reduce(CF_OP_sum, dy, 1, (int32_t[]){0}, 0, 0, &dbias);
     if (status == CFX_OK && bias) status = cf_give(tape, node, 2, &dbias);
     cfx_release(&y);
     return status;

@@ -87,8 +87,8 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
     if (out->_buffer && s.nkept != out->_ndim) return cf_fail(CFX_EARG, "%s: the place has another rank", name);
     cfx_tensor *to = out->_buffer ? out : &made;
     CF_TRY(cf_new(cf_device(x), result, s.nkept, shape, to));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {to, &in},
-                                    .p = {param}, .i = {s.nreduced}}));
+    CF_TRY(cf_issue_run(&(cf_issue){
+        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {to, &in}, .p = {param}, .i = {s.nreduced}}));
     if (to == &made) {
         *out = made;
         if (keepdim) with_ones(&made, &s, out);
@@ -170,8 +170,8 @@ cfx_status cf_grad_prod(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
         }
         from._ndim = (uint8_t)s.nkept;
     }
-    const cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2,
-                                                       .t = {&to, &from, &x}, .i = {s.nreduced}});
+    const cfx_status status = cf_issue_run(&(cf_issue){
+        .op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2, .t = {&to, &from, &x}, .i = {s.nreduced}});
     if (status != CFX_OK) {
         cfx_release(&g);
         return status;
@@ -229,8 +229,7 @@ cfx_status cf_grad_var(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     split_of(node, &s);
     cfx_status status = cfx_reduce(CF_OP_mean, x, s.nreduced, s.reduced, 1, 0, &mean);
     if (status == CFX_OK) status = cfx_binary(CF_OP_sub, x, &mean, &away);
-    if (status == CFX_OK)
-        status = cfx_binary_scalar(CF_OP_mul, dy, 2 / ((double)s.count - node->p[0]), 0, &scaled);
+    if (status == CFX_OK) status = cfx_binary_scalar(CF_OP_mul, dy, 2 / ((double)s.count - node->p[0]), 0, &scaled);
     if (status == CFX_OK) {
         spread(node, &s, &scaled, &wide);
         status = cfx_binary(CF_OP_mul, &away, &wide, &g);
@@ -256,12 +255,18 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
     if (!cf_same_shape(x, y))
         return cf_fail(CFX_EARG, "%s: argument 'y': expected the shape of x, a %s, got %s", name, cf_describe(x, want),
                        cf_describe(y, have));
-    if (reduction < CFX_NONE || reduction > CFX_SUM) return cf_fail(CFX_EARG, "%s: unknown reduction %d", name, reduction);
+    if (reduction < CFX_NONE || reduction > CFX_SUM)
+        return cf_fail(CFX_EARG, "%s: unknown reduction %d", name, reduction);
     if (op == CF_OP_huber && !(param > 0)) return cf_fail(CFX_EARG, "huber: expected delta > 0, got %g", param);
     const int dtype = cf_float_of(cfx_dtype_promote(x->_dtype, y->_dtype));
     CF_TRY(cf_new(cf_device(x), dtype, reduction == CFX_NONE ? x->_ndim : 0, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = dtype, .nout = 1, .nin = 2,
-                                    .t = {out, (cfx_tensor *)x, (cfx_tensor *)y}, .p = {param}, .i = {reduction}}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op,
+                                    .dtype = dtype,
+                                    .nout = 1,
+                                    .nin = 2,
+                                    .t = {out, (cfx_tensor *)x, (cfx_tensor *)y},
+                                    .p = {param},
+                                    .i = {reduction}}));
     CF_TRY(cf_record((cf_op)op, cf_gradients[op], 2, (const cfx_tensor *[]){x, y}, out, &node));
     if (!node) return CFX_OK;
     node->p[0] = param;
@@ -278,9 +283,13 @@ cfx_status cf_grad_loss(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
         if (!cf_needs(node, k)) continue;
         cf_place(tape, node, k, dy->_dtype, in->ndim, in->shape, &g);
         CF_TRY(cf_new(in->device, dy->_dtype, in->ndim, in->shape, &g));
-        CF_TRY(cf_issue_run(&(cf_issue){.op = node->op + 1, .dtype = dy->_dtype, .nout = 1, .nin = 3,
+        CF_TRY(cf_issue_run(&(cf_issue){.op = node->op + 1,
+                                        .dtype = dy->_dtype,
+                                        .nout = 1,
+                                        .nin = 3,
                                         .t = {&g, (cfx_tensor *)dy, &node->saved[0], &node->saved[1]},
-                                        .p = {node->p[0]}, .i = {node->i[0], k}}));
+                                        .p = {node->p[0]},
+                                        .i = {node->i[0], k}}));
         CF_TRY(cf_give(tape, node, k, &g));
     }
     return CFX_OK;

@@ -28,8 +28,12 @@ CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor 
     CF_TRY(cfx_contiguous(ids, &packed));
     cfx_status status = cf_new(cf_device(x), x->_dtype, ndim, shape, out);
     if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_index, .dtype = x->_dtype, .nout = 1, .nin = 2,
-                                          .t = {out, (cfx_tensor *)x, &packed}, .i = {dim}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_index,
+                                          .dtype = x->_dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {out, (cfx_tensor *)x, &packed},
+                                          .i = {dim}});
     if (status == CFX_OK) status = cf_record(CF_OP_index, cf_gradients[CF_OP_index], 1, &x, out, &node);
     if (status == CFX_OK && node) {
         node->i[0] = dim;
@@ -47,8 +51,12 @@ static cfx_status give_added(cfx_tape *tape, cf_node *node, cf_op op, const cfx_
     CF_TRY(cf_new(in->device, dy->_dtype, in->ndim, in->shape, &g));
     cfx_status status = cf_fill_make(&g);
     if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = op, .dtype = dy->_dtype, .nout = 1, .nin = 2,
-                                          .t = {&g, &node->saved[0], (cfx_tensor *)dy}, .i = {node->i[0]}});
+        status = cf_issue_run(&(cf_issue){.op = op,
+                                          .dtype = dy->_dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {&g, &node->saved[0], (cfx_tensor *)dy},
+                                          .i = {node->i[0]}});
     if (status != CFX_OK) {
         cfx_release(&g);
         return status;
@@ -70,8 +78,8 @@ static cfx_status check_gather(const char *name, const cfx_tensor *x, int32_t *d
     bool fits = ids->_ndim == x->_ndim;
     for (int d = 0; fits && d < x->_ndim; d++) fits = d == *dim || ids->_shape[d] <= x->_shape[d];
     if (fits) return CFX_OK;
-    return cf_fail(CFX_EARG, "%s: argument 'ids': expected at most the shape of a %s but for dimension %d, got %s", name,
-                   cf_describe(x, want), *dim + 1, cf_describe(ids, have));
+    return cf_fail(CFX_EARG, "%s: argument 'ids': expected at most the shape of a %s but for dimension %d, got %s",
+                   name, cf_describe(x, want), *dim + 1, cf_describe(ids, have));
 }
 
 CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
@@ -81,8 +89,12 @@ CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor
     CF_TRY(cfx_contiguous(ids, &packed));
     cfx_status status = cf_new(cf_device(x), x->_dtype, ids->_ndim, ids->_shape, out);
     if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_gather, .dtype = x->_dtype, .nout = 1, .nin = 2,
-                                          .t = {out, (cfx_tensor *)x, &packed}, .i = {dim}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_gather,
+                                          .dtype = x->_dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {out, (cfx_tensor *)x, &packed},
+                                          .i = {dim}});
     if (status == CFX_OK) status = cf_record(CF_OP_gather, cf_gradients[CF_OP_gather], 1, &x, out, &node);
     if (status == CFX_OK && node) {
         node->i[0] = dim;
@@ -123,8 +135,12 @@ CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_t
     cf_alias(x, &plain);
     cfx_status status = cfx_clone(&plain, out);
     if (status == CFX_OK) {
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_scatter_add, .dtype = x->_dtype, .nout = 1, .nin = 2,
-                                          .t = {out, &packed, (cfx_tensor *)src}, .i = {dim}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_scatter_add,
+                                          .dtype = x->_dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {out, &packed, (cfx_tensor *)src},
+                                          .i = {dim}});
         if (status != CFX_OK) cfx_release(out);
     }
     if (status == CFX_OK)

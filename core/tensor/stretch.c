@@ -59,7 +59,8 @@ cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, con
             if (apart >= 0 && apart + numel <= last->n) continue; /* tied */
             /* behind it with a gap of less than the alignment is its neighbour in the layout */
             const int64_t unit = CF_ALIGN / cfx_dtype_size(leaves[leaf]->_dtype), gap = apart - last->n;
-            if (gap == 0 || (gap > 0 && gap < unit && is_place(lists, n, leaves, before) && is_place(lists, n, leaves, leaf))) {
+            if (gap == 0 ||
+                (gap > 0 && gap < unit && is_place(lists, n, leaves, before) && is_place(lists, n, leaves, leaf))) {
                 last->n = apart + numel;
                 before = leaf;
                 continue;

@@ -138,7 +138,8 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
                 if (kept->_buffer != x->_buffer) continue;
                 cf_extent(kept, &a, &b);
                 if (a < to && from < b)
-                    return cf_fail(CFX_ESTATE, "%s: %s needs the tensor's values for its gradient; they cannot change in place",
+                    return cf_fail(CFX_ESTATE,
+                                   "%s: %s needs the tensor's values for its gradient; they cannot change in place",
                                    function, cf_op_table[tape->nodes[n].op].name);
             }
         }
@@ -160,8 +161,10 @@ static void find_ties(cfx_tape *tape, int32_t n, cfx_tensor *const *watched) {
     bool rises = true, falls = true; /* in a flat buffer the order of places shows that none is there twice */
     for (int32_t i = 1; i < n; i++) {
         const cfx_tensor *a = watched[i - 1], *b = watched[i];
-        rises = rises && (a->_buffer == b->_buffer ? a->_offset < b->_offset : (uintptr_t)a->_buffer < (uintptr_t)b->_buffer);
-        falls = falls && (a->_buffer == b->_buffer ? a->_offset > b->_offset : (uintptr_t)a->_buffer > (uintptr_t)b->_buffer);
+        rises = rises &&
+                (a->_buffer == b->_buffer ? a->_offset < b->_offset : (uintptr_t)a->_buffer < (uintptr_t)b->_buffer);
+        falls = falls &&
+                (a->_buffer == b->_buffer ? a->_offset > b->_offset : (uintptr_t)a->_buffer > (uintptr_t)b->_buffer);
     }
     for (int32_t i = 1; i < n && !rises && !falls; i++)
         for (int32_t j = 0; j < i && tape->nodes[i].inputs[0].node == i; j++)
@@ -177,7 +180,8 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
             return cf_fail(CFX_EARG, "withgradient: parameter %d: expected a float tensor, got %s", i + 1,
                            cfx_dtype_name(watched[i]->_dtype));
         if (cf_watched(watched[i]))
-            return cf_fail(CFX_ESTATE, "withgradient: parameter %d is already watched by a gradient being recorded", i + 1);
+            return cf_fail(CFX_ESTATE, "withgradient: parameter %d is already watched by a gradient being recorded",
+                           i + 1);
     }
     CF_TRY(cf_alloc_zero(1, sizeof(cfx_tape), &memory));
     cfx_tape *tape = memory;
@@ -348,8 +352,8 @@ static cfx_status prepare_leaves(cfx_tape *tape) {
         if (tied_to(tape, i) == i) {
             if (tape->pending[i] == 0 && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[i]));
         } else if (tape->accumulate && !same_view(grad, tape->grads[tied_to(tape, i)])) {
-            return cf_fail(CFX_EARG, "gradient: place %d: parameters %d and %d are one, but their gradients are not", i + 1,
-                           tied_to(tape, i) + 1, i + 1);
+            return cf_fail(CFX_EARG, "gradient: place %d: parameters %d and %d are one, but their gradients are not",
+                           i + 1, tied_to(tape, i) + 1, i + 1);
         }
     }
     return CFX_OK;
@@ -416,7 +420,8 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
                        cf_describe(loss, text));
     }
     if (loss->_tape != tape->id)
-        return cf_fail(CFX_EARG, "withgradient: argument 'f': its first result does not depend on the model's parameters");
+        return cf_fail(CFX_EARG,
+                       "withgradient: argument 'f': its first result does not depend on the model's parameters");
     if (tape->walking) return cf_fail(CFX_ESTATE, "withgradient: this tape has been walked");
     const size_t n = (size_t)tape->leaves;
     void *places, *pending, *given;

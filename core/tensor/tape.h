@@ -54,8 +54,7 @@ static inline bool cf_needs(cf_node *node, int k) { return k < node->nin && cf_n
  * that has such a place of its own (in a flat buffer), `out` becomes that place, and the kernel writes it there
  * at once; else `out` is empty.  A place is lent: the handle holds no reference, so a gradient that fails half-way
  * leaves nothing behind. */
-void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape,
-              cfx_tensor *out);
+void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
 /* Takes `grad` (and releases it) as a contribution to input k; sums over what was broadcast and converts. */
 cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad);
 

@@ -218,7 +218,7 @@ CFX_API cfx_status cfx_detach(const cfx_tensor *x, cfx_tensor *out) {
 CFX_API void cfx_release(cfx_tensor *x) {
     if (!x || !x->_buffer) return;
     if (!x->_lent) cf_buffer_release(x->_buffer); /* a lent handle has no reference to give back */
-    x->_buffer = NULL; /* all that a second release, and every check, looks at */
+    x->_buffer = NULL;                            /* all that a second release, and every check, looks at */
     x->_tape = 0;
 }
 

@@ -23,18 +23,18 @@ typedef struct cf_buffer {
     char *data;
     size_t bytes;
     int32_t refs;
-    int32_t fresh;   /* 1 until something is written: what an operation that fails gives back */
-    int32_t empty;   /* 1: cfx_empty's, and not written yet */
-    int32_t saved;   /* how many handles the live tapes keep of it */
-    cf_uses writes;  /* the last write; a collective's slices are several */
-    cf_uses reads;   /* since then, the last of each queue */
-    cf_uses made;    /* the write that gave the buffer its value; if it was skipped the tensor is void.  In-place
+    int32_t fresh;  /* 1 until something is written: what an operation that fails gives back */
+    int32_t empty;  /* 1: cfx_empty's, and not written yet */
+    int32_t saved;  /* how many handles the live tapes keep of it */
+    cf_uses writes; /* the last write; a collective's slices are several */
+    cf_uses reads;  /* since then, the last of each queue */
+    cf_uses made;   /* the write that gave the buffer its value; if it was skipped the tensor is void.  In-place
                         updates do not count: a skipped one leaves the old value */
     struct cfx_layout *layout;
-    int32_t layout_dtype; /* which of the layout's buffers this is */
-    cf_bucket *buckets;   /* valid while the backward that made them is the last writer: then nbuckets > 0 */
-    int32_t nbuckets;     /* -1: a backward is under way and has written nothing yet */
-    int32_t counting; /* places of a backward under way */
+    int32_t layout_dtype;           /* which of the layout's buffers this is */
+    cf_bucket *buckets;             /* valid while the backward that made them is the last writer: then nbuckets > 0 */
+    int32_t nbuckets;               /* -1: a backward is under way and has written nothing yet */
+    int32_t counting;               /* places of a backward under way */
     struct cf_buffer *next, **link; /* of the device's list */
 } cf_buffer;
 

@@ -56,8 +56,8 @@ static cfx_status place_backward(cfx_tape *tape, cf_node *node, const cfx_tensor
         }
         view._offset += node->i[1] * unit[dim];
     }
-    cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = in->dtype, .nout = 1, .nin = 1,
-                                                 .t = {&view, (cfx_tensor *)dy}});
+    cfx_status status = cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = in->dtype, .nout = 1, .nin = 1, .t = {&view, (cfx_tensor *)dy}});
     cfx_release(&view);
     if (status == CFX_OK) return cf_give(tape, node, 0, &g);
     cfx_release(&g);

@@ -85,8 +85,8 @@ static cfx_status sum_squares(cfx_tensor *const *xs, int32_t count, const cf_str
     for (int32_t k = 0; k < count; k++) {
         cfx_tensor x;
         stretch_of(xs[stretches[k].leaf], stretches[k].n, &x);
-        CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_sumsq, .dtype = x._dtype, .nout = 1, .nin = 1, .t = {out, &x},
-                                        .i = {k > 0}}));
+        CF_TRY(cf_issue_run(
+            &(cf_issue){.op = CF_OP_sumsq, .dtype = x._dtype, .nout = 1, .nin = 1, .t = {out, &x}, .i = {k > 0}}));
     }
     return CFX_OK;
 }
@@ -96,8 +96,13 @@ static cfx_status clip(cfx_tensor *slot, double limit, cfx_tensor *const *grads,
     cfx_tensor total = {0};
     cfx_status status = sum_squares(grads, count, stretches, &total);
     if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_clip, .dtype = CFX_FLOAT64, .nout = 1, .nin = 1, .t = {slot, &total},
-                                          .p = {limit}, .kind = CF_UPDATE});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_clip,
+                                          .dtype = CFX_FLOAT64,
+                                          .nout = 1,
+                                          .nin = 1,
+                                          .t = {slot, &total},
+                                          .p = {limit},
+                                          .kind = CF_UPDATE});
     cfx_release(&total);
     return status;
 }
@@ -115,14 +120,15 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
             const int32_t half = p->_dtype == CFX_FLOAT16 || p->_dtype == CFX_BFLOAT16;
             const int32_t dtype = r > 1 && half ? CFX_FLOAT32 : p->_dtype;
             if (!cf_same_shape(p, x) || x->_dtype != dtype)
-                return cf_fail(CFX_EARG, "update: %s %d: expected a %s's shape (%s), got %s", r == 1 ? "gradient" : "state",
-                               k + 1, cf_describe(p, want), cfx_dtype_name(dtype), cf_describe(x, have));
+                return cf_fail(CFX_EARG, "update: %s %d: expected a %s's shape (%s), got %s",
+                               r == 1 ? "gradient" : "state", k + 1, cf_describe(p, want), cfx_dtype_name(dtype),
+                               cf_describe(x, have));
         }
         if (!cf_is_float(p->_dtype))
             return cf_fail(CFX_EARG, "update: parameter %d: expected floats, got %s", k + 1, cf_describe(p, have));
         if (cf_device(p) != cf_device(params[0]))
-            return cf_fail(CFX_EARG, "update: parameter %d: expected all on %s, got %s", k + 1, cf_device(params[0])->name,
-                           cf_describe(p, have));
+            return cf_fail(CFX_EARG, "update: parameter %d: expected all on %s, got %s", k + 1,
+                           cf_device(params[0])->name, cf_describe(p, have));
         for (int32_t r = 0; r < 2 + states; r++)
             if (!cfx_is_contiguous(lists[(int64_t)r * n + k]))
                 return cf_fail(CFX_EARG, "update: tensor %d: expected packed tensors, got a strided %s", k + 1,
@@ -149,8 +155,13 @@ static cfx_status run_update(int32_t kind, const cfx_rule *rule, int64_t step, i
     for (int32_t k = 0; k < count && status == CFX_OK; k++) {
         const int32_t leaf = stretches[k].leaf;
         cfx_tensor x[2 + MAX_STATES];
-        cf_issue issue = {.op = CF_OP_update, .nout = 1 + states, .nin = 2, .kind = CF_UPDATE, .i = {kind},
-                          .p = {scale ? scale[leaf] : 1, rule->decay * (decay ? decay[leaf] : 1), rule->clip_value, rule->eps}};
+        cf_issue issue = {
+            .op = CF_OP_update,
+            .nout = 1 + states,
+            .nin = 2,
+            .kind = CF_UPDATE,
+            .i = {kind},
+            .p = {scale ? scale[leaf] : 1, rule->decay * (decay ? decay[leaf] : 1), rule->clip_value, rule->eps}};
         for (int32_t r = 0; r < 2 + states; r++) stretch_of(lists[(int64_t)r * n + leaf], stretches[k].n, &x[r]);
         issue.dtype = x[0]._dtype;
         issue.t[0] = &x[0];
@@ -199,7 +210,8 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
         CF_TRY(cf_check_tensor("norm", "x", xs[k]));
         CF_TRY(cf_check_same_device("norm", "x", xs[0], xs[k]));
         if (!cf_is_float(xs[k]->_dtype) || !cfx_is_contiguous(xs[k]))
-            return cf_fail(CFX_EARG, "norm: tensor %d: expected packed floats, got %s", k + 1, cf_describe(xs[k], have));
+            return cf_fail(CFX_EARG, "norm: tensor %d: expected packed floats, got %s", k + 1,
+                           cf_describe(xs[k], have));
     }
     cfx_tensor total = {0}, root = {0};
     cfx_status status = cf_stretches(1, n, (cfx_tensor *const *)xs, NULL, &stretches, &count);

@@ -10,6 +10,7 @@ local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local is_tensor, is_device = core.is_tensor, core.is_device
 local next, tonumber, tostring, type = next, tonumber, tostring, type
+local each = core.each
 local concat, sort = table.concat, table.sort
 
 local MAX_DIMS = 8
@@ -232,7 +233,7 @@ function check.options(fname, o, known)
   if o == nil then return EMPTY end
   if type(o) ~= "table" then wrong(fname, "options", "a table", o) end
   local strange
-  for key in next, o do
+  for key in each, o do
     local is_known = false
     for i = 1, #known do is_known = is_known or key == known[i] end
     -- the least of the unknown ones, so that the message does not depend on the table's order

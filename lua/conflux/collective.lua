@@ -14,7 +14,8 @@ local bit = require "bit"
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local fail, describe = check.fail, check.describe
-local getmetatable, next, rawget, tostring, type = getmetatable, next, rawget, tostring, type
+local getmetatable, rawget, tostring, type = getmetatable, rawget, tostring, type
+local each = core.each
 
 local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
 local OP_NAMES = "'+', '*', 'max', 'min', 'avg' or a function of two tensors"
@@ -33,7 +34,7 @@ local function scan_table(element, t, prefix, seen)
   seen[t] = true
   local mt = getmetatable(t)
   if type(mt) == "table" and rawget(mt, "__layer") then element.is_model = true end
-  for k, v in next, t do
+  for k, v in each, t do
     if type(v) == "number" then
       element.numbers[prefix .. tostring(k)] = v
     elseif type(v) == "table" then
@@ -108,11 +109,11 @@ end
 
 local function compare_numbers(fname, list, a, b, i)
   local bad
-  for path, x in next, a.numbers do
+  for path, x in each, a.numbers do
     local y = b.numbers[path]
     if x ~= y and not (x ~= x and y ~= y) and (not bad or path < bad) then bad = path end
   end
-  for path in next, b.numbers do
+  for path in each, b.numbers do
     if a.numbers[path] == nil and (not bad or path < bad) then bad = path end
   end
   if bad then
@@ -309,7 +310,7 @@ end
 local function copy_numbers(from, to, seen)
   if seen[from] then return end
   seen[from] = true
-  for k, v in next, from do
+  for k, v in each, from do
     if type(v) == "number" then
       to[k] = v
     elseif type(v) == "table" and type(to[k]) == "table" then

@@ -79,6 +79,12 @@ end
 
 local core = {}
 
+-- Every loop over a table's fields says `in each, t`.  A loop over what is called pairs or next gets bytecode of
+-- its own, and where LuaJIT compiles one of Debian 12's age it may end early (LuaJIT issue 827): parameters
+-- without a gradient.
+local each = next
+core.each = each
+
 --- Raises `message`, blamed on the first frame outside Conflux, with the path of the layer that is running:
 -- `core.layer_path`, which conflux.nn installs.
 ---@param message string
@@ -155,7 +161,7 @@ end
 
 -- Takes note of the run's devices.  What vanished is forgotten, so that an object of it is refused.
 local function list_devices()
-  for key in pairs(devices) do
+  for key in each, devices do
     devices[key] = nil
   end
   local cpu = ffi.new "cfx_device *[1]"

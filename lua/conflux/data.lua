@@ -5,7 +5,8 @@ local check = require "conflux.check"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local next, setmetatable, tonumber, tostring, type = next, setmetatable, tonumber, tostring, type
+local setmetatable, tonumber, tostring, type = setmetatable, tonumber, tostring, type
+local each = core.each
 local sort = table.sort
 
 -- ---- files --------------------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch"}
 -- The data's keys in tree order.
 local function keys_of(data)
   local keys, names = {}, {}
-  for key in next, data do
+  for key in each, data do
     if type(key) == "string" then
       names[#names + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= #data and key % 1 == 0) then

@@ -23,6 +23,7 @@ local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local band, bor = bit.band, bit.bor
 local next, pcall, rawget, tonumber, tostring, type = next, pcall, rawget, tonumber, tostring, type
+local each = core.each
 local concat, sort = table.concat, table.sort
 
 local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
@@ -64,7 +65,7 @@ local function table_node(x, path, seen, names)
   seen[x] = path
   local node, n, keys = {}, 0, {}
   while rawget(x, n + 1) ~= nil do n = n + 1 end
-  for key in next, x do
+  for key in each, x do
     if type(key) == "string" then keys[#keys + 1] = key end
   end
   sort(keys)
@@ -115,7 +116,7 @@ end
 -- Tables whose keys are exactly "1" to "n" become lists.
 local function to_lists(t)
   local n, count = 0, 0
-  for key, v in next, t do
+  for key, v in each, t do
     if type(v) == "table" then t[key] = to_lists(v) end
     count = count + 1
   end
@@ -187,7 +188,7 @@ local function grow(file, node, at, made)
   made[at] = t
   for i = 1, node.list and #node.list or 0 do t[i] = grow(file, node.list[i], join(at, i), made) end
   local keys = {}
-  for key in next, node.fields or {} do keys[#keys + 1] = key end
+  for key in each, node.fields or {} do keys[#keys + 1] = key end
   sort(keys) -- a "same" names a table met before in the tree's order
   for i = 1, #keys do t[keys[i]] = grow(file, node.fields[keys[i]], join(at, keys[i]), made) end
   return t
@@ -220,7 +221,7 @@ local function compare_values(node, x, at, problems, values, seen)
     end
   end
   for i = 1, node.list and #node.list or 0 do child(i, node.list[i]) end
-  for key, sub in next, node.fields or {} do child(key, sub) end
+  for key, sub in each, node.fields or {} do child(key, sub) end
 end
 
 local function shape_text(t)

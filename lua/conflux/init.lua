@@ -11,7 +11,7 @@ local cf = {}
 
 -- Puts the fields of a module into cf.  Two modules that mean different things by one name are a mistake.
 local function merge(module)
-  for name, value in next, module do
+  for name, value in core.each, module do
     if cf[name] ~= nil and cf[name] ~= value then error("conflux: two modules define cf." .. name, 0) end
     cf[name] = value
   end

@@ -6,7 +6,8 @@
 local byte, char, find, format, gsub, sub =
   string.byte, string.char, string.find, string.format, string.gsub, string.sub
 local concat, sort = table.concat, table.sort
-local error, getmetatable, next, setmetatable, tonumber, type = error, getmetatable, next, setmetatable, tonumber, type
+local error, getmetatable, setmetatable, tonumber, type = error, getmetatable, setmetatable, tonumber, type
+local each = require("conflux.core").each
 local floor, huge = math.floor, math.huge
 
 local DEPTH = 200 -- nesting that a reader follows
@@ -89,7 +90,7 @@ local function add_table(out, v, depth)
     return
   end
   local keys = {}
-  for k in next, v do
+  for k in each, v do
     if type(k) ~= "string" then error("json: a key of an object is a string, not a " .. type(k), 0) end
     keys[#keys + 1] = k
   end

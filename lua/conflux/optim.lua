@@ -13,7 +13,8 @@ local schedules = require "conflux.schedules"
 
 local C, ffi = core.C, core.ffi
 local settle = core.settle
-local next, rawequal, setmetatable, tostring, type = next, rawequal, setmetatable, tostring, type
+local rawequal, setmetatable, tostring, type = rawequal, setmetatable, tostring, type
+local each = core.each
 
 local rule_t = ffi.typeof "cfx_rule"
 local pointers_t, doubles_t = ffi.typeof "cfx_tensor *[?]", ffi.typeof "double[?]"
@@ -147,7 +148,7 @@ end
 
 local optim = {}
 
-for name in next, RULES do
+for name in each, RULES do
   optim[name] = function(lr, ...) return make_rule(name, lr, ...) end
 end
 
@@ -365,7 +366,7 @@ function optim.adjust(state, o)
   return state
 end
 
-for name, schedule in next, schedules do
+for name, schedule in each, schedules do
   optim[name] = schedule
 end
 

@@ -13,7 +13,8 @@ local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local band, next, rawget, setmetatable, type = bit.band, next, rawget, setmetatable, type
+local band, rawget, setmetatable, type = bit.band, rawget, setmetatable, type
+local each = core.each
 local collectgarbage = collectgarbage
 
 local FROZEN = C.CFX_FLAG_FROZEN
@@ -45,7 +46,7 @@ local function skeleton(plan, x, index)
     local slot = #parents + 1
     slots[t], parents[slot], keys[slot] = slot, parent, key
     local length = #t
-    for k, v in next, t do
+    for k, v in each, t do
       local listed = type(k) == "number" and k >= 1 and k <= length
       if is_tensor(v) and index[v] then
         leaves[#leaves + 1] = {slot, k, index[v]}

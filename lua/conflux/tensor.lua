@@ -12,6 +12,7 @@ local new, settle = core.new, core.settle
 local dtype_of, dtypes = core.dtype, core.dtypes
 local fail, wrong, describe = check.fail, check.wrong, check.describe
 local next, rawequal, tonumber, tostring, type = next, rawequal, tonumber, tostring, type
+local each = core.each
 local floor = math.floor
 
 local MOST_BYTES = 2 ^ 31 - 2 ^ 16 -- of an array of LuaJIT's
@@ -88,7 +89,7 @@ end
 local element = {bool = "uint8_t", uint8 = "uint8_t", int32 = "int32_t", int64 = "int64_t",
   float32 = "float", float64 = "double"}
 local arrays, ones, pointers = {}, {}, {}
-for name, ctype in next, element do
+for name, ctype in each, element do
   local number = dtype_of[name]
   arrays[number] = ffi.typeof(ctype .. "[?]")
   ones[number] = ffi.new(ctype .. "[1]")

@@ -12,8 +12,9 @@ local bit   = require "bit"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local band, bor = bit.band, bit.bor
-local getmetatable, next, rawequal, rawget, rawset, select, setmetatable, tostring, type =
-  getmetatable, next, rawequal, rawget, rawset, select, setmetatable, tostring, type
+local getmetatable, rawequal, rawget, rawset, select, setmetatable, tostring, type =
+  getmetatable, rawequal, rawget, rawset, select, setmetatable, tostring, type
+local each = core.each
 local sort = table.sort
 
 local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
@@ -35,7 +36,7 @@ end
 -- The string keys of t in order; refuses others.
 local function string_keys(t, n, path)
   local keys = {}
-  for key in next, t do
+  for key in each, t do
     if type(key) == "string" then
       keys[#keys + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
@@ -193,7 +194,7 @@ local function remember(model)
     seen[t] = true
     local number, count = #counts + 1, 0
     tables[number], counts[number] = t, 0
-    for key, value in next, t do
+    for key, value in each, t do
       count = count + 1
       if type(value) == "table" or is_tensor(value) then
         slots = slots + 1
@@ -218,7 +219,7 @@ local function still_holds(shape)
   for i = 1, #counts do
     local t, count = tables[i], 0
     if t == nil then return false end
-    for _ in next, t do count = count + 1 end
+    for _ in each, t do count = count + 1 end
     if count ~= counts[i] then return false end
   end
   local owners, keys, values = shape.owners, shape.keys, shape.values

@@ -303,7 +303,8 @@ TEST(what_is_tied_in_one_replica_only_is_refused) {
 
 TEST(schema_errors_are_found_before_anything_moves) {
     setup(2);
-    cfx_tensor x[2][2] = {{full(device[0], 8, 1), full(device[0], 4, 1)}, {full(device[1], 8, 2), full(device[1], 5, 2)}};
+    cfx_tensor x[2][2] = {{full(device[0], 8, 1), full(device[0], 4, 1)},
+                          {full(device[1], 8, 2), full(device[1], 5, 2)}};
     cfx_tensor *leaves[4] = {&x[0][0], &x[0][1], &x[1][0], &x[1][1]}, ids = of(device[1], CFX_INT32, 4, 2), none = {0};
     CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
     const uint64_t before = last_of(device[0], CF_COMM).ticket + last_of(device[1], CF_COMM).ticket;

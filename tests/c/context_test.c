@@ -5,7 +5,8 @@
 
 static void check_names(const cfx_context *context, int n, const char *const *names) {
     CHECK_EQ(cfx_device_count(context), n);
-    for (int i = 0; i < n && i < cfx_device_count(context); i++) CHECK_STR(cfx_device_name(cfx_device_at(context, i)), names[i]);
+    for (int i = 0; i < n && i < cfx_device_count(context); i++)
+        CHECK_STR(cfx_device_name(cfx_device_at(context, i)), names[i]);
 }
 
 TEST(a_spec_names_the_devices_of_the_run) {
@@ -23,10 +24,17 @@ TEST(a_spec_names_the_devices_of_the_run) {
 TEST(a_bad_spec_is_refused_and_changes_nothing) {
     cfx_context *context = new_context("cpu*2");
     static const char *const bad[][2] = {
-        {"", "expected a name"},       {"cpu:", "expected a name"},      {"cpu*0", "expected a name"},
-        {"cpu:1*2", "expected a name"}, {"cpu,,cpu:1", "expected a name"}, {"cpu:-1", "expected a name"},
-        {"tpu", "does not exist"},     {"cpu,cpu:0", "named twice"},     {"cpu*65", "more than 64"},
-        {"cpu:1x", "expected a name"}, {"a name that is far too long for any device, and more of it", "device"},
+        {"", "expected a name"},
+        {"cpu:", "expected a name"},
+        {"cpu*0", "expected a name"},
+        {"cpu:1*2", "expected a name"},
+        {"cpu,,cpu:1", "expected a name"},
+        {"cpu:-1", "expected a name"},
+        {"tpu", "does not exist"},
+        {"cpu,cpu:0", "named twice"},
+        {"cpu*65", "more than 64"},
+        {"cpu:1x", "expected a name"},
+        {"a name that is far too long for any device, and more of it", "device"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK_STATUS(cfx_devices_set(context, bad[i][0]), CFX_EARG);
@@ -166,7 +174,8 @@ TEST(handles_may_outlive_their_context) {
     cfx_context *context = new_context("cpu*2");
     gate g = {0};
     float got;
-    cfx_tensor x = full(cfx_device_at(context, 0), 1, 1), y = full(cfx_device_at(context, 1), 1, 1), view = {0}, out = {0};
+    cfx_tensor x = full(cfx_device_at(context, 0), 1, 1), y = full(cfx_device_at(context, 1), 1, 1), view = {0},
+               out = {0};
     cfx_tensor w = full(cfx_device_at(context, 0), 64, 1);
     cfx_tape *tape;
     cfx_layout *layout;

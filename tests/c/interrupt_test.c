@@ -50,7 +50,8 @@ TEST(an_interrupt_ends_an_op_that_is_parked_on_a_full_ring_and_nothing_of_it_is_
     int done = 0;
     cfx_status status = CFX_OK;
     start_helper(&h, interrupt_when_host_sleeps, context, NULL);
-    for (; done < 1000000 && status == CFX_OK; done += status == CFX_OK) status = cfx_binary_scalar_into(CF_OP_add, &x, 1);
+    for (; done < 1000000 && status == CFX_OK; done += status == CFX_OK)
+        status = cfx_binary_scalar_into(CF_OP_add, &x, 1);
     join_helper(&h);
     check_interrupted(status);
     CHECK(done > 16384);
@@ -173,7 +174,9 @@ TEST(a_storm_of_interrupts_leaves_nothing_behind) {
         CHECK_STATUS(cfx_full(cfx_device_at(context, d), CFX_FLOAT32, 1, &n, 0.2, &w[d][1]), CFX_OK);
         CHECK_STATUS(cfx_full(cfx_device_at(context, d), CFX_FLOAT32, 2, batch, 0.3, &x[d]), CFX_OK);
     }
-    CHECK_STATUS(cfx_layout_new(2, (const cfx_tensor *[]){&w[0][0], &w[0][1]}, (const char *[]){"weight", "bias"}, &layout), CFX_OK);
+    CHECK_STATUS(
+        cfx_layout_new(2, (const cfx_tensor *[]){&w[0][0], &w[0][1]}, (const char *[]){"weight", "bias"}, &layout),
+        CFX_OK);
     const int64_t blocks[2] = {blocks_of(cfx_device_at(context, 0)), blocks_of(cfx_device_at(context, 1))};
     if (pthread_create(&thread, NULL, run_storm, &s) != 0) return;
     for (int i = 0; i < 20000 && (interrupted < 500 || finished < 20); i++) {

@@ -109,8 +109,8 @@ static uint64_t check_crossentropy(machine *m, entropy s) {
         for (int64_t r = 0; r < s.n; r++)
             set(&target, r, s.ignore != INT64_MIN && r % 3 == 1 ? (double)s.ignore : random_bits() % (uint32_t)s.c);
     else fill_random(&target, 0, 1);
-    CHECK_STATUS(RUN(m, CF_OP_crossentropy, s.dtype, 3, .v = {loss, lse, weight, x, target}, .i = {s.reduction, s.ignore},
-                     .p = {s.smoothing}),
+    CHECK_STATUS(RUN(m, CF_OP_crossentropy, s.dtype, 3, .v = {loss, lse, weight, x, target},
+                     .i = {s.reduction, s.ignore}, .p = {s.smoothing}),
                  CFX_OK);
     CHECK_STATUS(RUN(m, CF_OP_crossentropy_bw, s.dtype, 1, .v = {dx, dy, x, target, lse, weight},
                      .i = {s.reduction, s.ignore}, .p = {s.smoothing}),
@@ -132,7 +132,8 @@ static uint64_t check_crossentropy(machine *m, entropy s) {
         const double g = get(&dy, s.reduction == CFX_NONE ? r : 0) / over;
         for (int64_t j = 0; j < s.c; j++) {
             const double t = target_of(&s, &target, r, j), e = exp(get(&x, r * s.c + j) - l);
-            if (!near_at(m, &dx, r * s.c + j, ignored ? 0 : g * (e * all - t), rounding(s.dtype, 8 * g * (all + 1)))) return 0;
+            if (!near_at(m, &dx, r * s.c + j, ignored ? 0 : g * (e * all - t), rounding(s.dtype, 8 * g * (all + 1))))
+                return 0;
         }
     }
     CHECK_NEAR(get(&weight, 0), s.reduction == CFX_MEAN ? 1 / counted : 1, 1e-6);
@@ -173,12 +174,14 @@ TEST(crossentropy_names_an_id_out_of_range) {
         fill(&x, 0);
         fill(&ids, 9);
         set(&ids, 3, 12);
-        CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
-                     CFX_EFAULT);
+        CHECK_STATUS(
+            RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
+            CFX_EFAULT);
         CHECK_STR(cfx_error(), "id 12 at row 4 is outside 0 to 9 (10 classes)");
         fill(&ids, -100); /* all rows ignored: a mean over none */
-        CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
-                     CFX_OK);
+        CHECK_STATUS(
+            RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
+            CFX_OK);
         CHECK(isnan(get(&loss, 0)));
     }
 }
@@ -191,7 +194,8 @@ static uint64_t check_layernorm(machine *m, int dtype, int64_t n, int64_t c, int
     cf_view x = MATRIX(dtype, p, n, c), y = MATRIX(dtype, (p + 1) % PATTERNS, n, c), none = {0};
     cf_view dy = MATRIX(dtype, p, n, c), dx = MATRIX(dtype, (p + 1) % PATTERNS, n, c);
     cf_view mean = VECTOR(out, n), rstd = VECTOR(out, n);
-    cf_view gamma = view(dtype, p, 1, &c), beta = view(dtype, p, 1, &c), dgamma = VECTOR(dtype, c), dbeta = VECTOR(dtype, c);
+    cf_view gamma = view(dtype, p, 1, &c), beta = view(dtype, p, 1, &c), dgamma = VECTOR(dtype, c),
+            dbeta = VECTOR(dtype, c);
     fill_random(&x, 1, 3);
     fill_random(&dy, -1, 1);
     fill_random(&gamma, 0.5, 2);
@@ -200,11 +204,12 @@ static uint64_t check_layernorm(machine *m, int dtype, int64_t n, int64_t c, int
         fill(&gamma, 1);
         fill(&beta, 0);
     }
-    CHECK_STATUS(RUN(m, CF_OP_layernorm, dtype, 3,
-                     .v = {y, mean, rstd, x, affine ? gamma : none, affine ? beta : none}, .p = {eps}),
+    CHECK_STATUS(RUN(m, CF_OP_layernorm, dtype, 3, .v = {y, mean, rstd, x, affine ? gamma : none, affine ? beta : none},
+                     .p = {eps}),
                  CFX_OK);
     if (affine)
-        CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 3, .v = {dx, dgamma, dbeta, dy, x, mean, rstd, gamma}, .i = {1}), CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 3, .v = {dx, dgamma, dbeta, dy, x, mean, rstd, gamma}, .i = {1}),
+                     CFX_OK);
     else CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 1, .v = {dx, dy, x, mean, rstd}), CFX_OK);
     double *sums = calloc(4 * (size_t)c + 1, sizeof *sums); /* dgamma, dbeta, and their magnitudes */
     for (int64_t r = 0; r < n; r++) {

@@ -43,8 +43,8 @@ static unsigned char *bytes_of(const cfx_tensor *x) {
 
 TEST(places_are_aligned_in_the_order_given_one_buffer_a_dtype) {
     setup();
-    cfx_tensor x[5] = {of(a, CFX_FLOAT32, 100, 1), of(a, CFX_FLOAT64, 3, 2), of(a, CFX_FLOAT32, 64, 3), of(a, CFX_FLOAT32, 1, 4),
-                       of(a, CFX_FLOAT64, 33, 5)};
+    cfx_tensor x[5] = {of(a, CFX_FLOAT32, 100, 1), of(a, CFX_FLOAT64, 3, 2), of(a, CFX_FLOAT32, 64, 3),
+                       of(a, CFX_FLOAT32, 1, 4), of(a, CFX_FLOAT64, 33, 5)};
     cfx_tensor *xs[5] = {&x[0], &x[1], &x[2], &x[3], &x[4]};
     const double values[5] = {1, 2, 3, 4, 5};
     cfx_layout *layout = layout_of(5, xs);

@@ -27,9 +27,9 @@ static const int teams[] = {1, 2, 3, 7};
 
 /* The machine number k, or NULL past the last.  All views of the one before are freed. */
 static machine *machine_at(int k);
-#define EACH_MACHINE(m) \
+#define EACH_MACHINE(m)                   \
     for (int at_ = 0; at_ >= 0; at_ = -1) \
-        for (machine *m; (m = machine_at(at_)) != NULL; at_++)
+        for (machine * m; (m = machine_at(at_)) != NULL; at_++)
 
 /* ---- views */
 
@@ -37,7 +37,10 @@ static machine *machine_at(int k);
  * strides negative. */
 typedef enum pattern { PACKED, TURNED, PADDED, BACKWARDS, PATTERNS } pattern;
 
-static struct { void *memory[4096]; int n; } views;
+static struct {
+    void *memory[4096];
+    int n;
+} views;
 
 static void free_views(void) {
     while (views.n > 0) free(views.memory[--views.n]);
@@ -111,7 +114,8 @@ static inline uint16_t half_bits(double x, int fraction_bits, int bias) {
 static inline double get(const cf_view *v, int64_t e) {
     const void *p = address(v, e);
     switch (v->dtype) {
-    case CFX_BOOL: case CFX_UINT8: return *(const uint8_t *)p;
+    case CFX_BOOL:
+    case CFX_UINT8: return *(const uint8_t *)p;
     case CFX_INT32: return *(const int32_t *)p;
     case CFX_INT64: return (double)*(const int64_t *)p;
     case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10, 15);
@@ -206,7 +210,10 @@ typedef struct run {
 } run;
 
 static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r) {
-    union { cf_call call; char room[sizeof(cf_call) + 8 * sizeof(cf_view)]; } c;
+    union {
+        cf_call call;
+        char room[sizeof(cf_call) + 8 * sizeof(cf_view)];
+    } c;
     memset(&c, 0, sizeof c);
     int n = 0;
     while (n < 8 && r.v[n].data) n++;
@@ -223,12 +230,15 @@ static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r
 
 static inline machine *machine_at(int k) {
     static machine m;
-    static struct { const cf_kernel *kernels; const char *isa; } sets[3];
+    static struct {
+        const cf_kernel *kernels;
+        const char *isa;
+    } sets[3];
     static int n;
     if (!n) {
         sets[n].kernels = cf_cpu_kernels_base, sets[n++].isa = "base";
 #ifdef __x86_64__
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
             sets[n].kernels = cf_cpu_kernels_avx2, sets[n++].isa = "avx2";
         if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
             __builtin_cpu_supports("avx512vl"))
@@ -244,9 +254,10 @@ static inline machine *machine_at(int k) {
     if (k >= 4 * n) return NULL;
     m.kernels = sets[k / 4].kernels;
     m.isa = sets[k / 4].isa;
-    m.team = m.worker.threads = teams[k % 4];
+    m.worker.threads = teams[k % 4];
     random_state = SEED;
     if (!CHECK_STATUS(cf_backend_cpu()->thread_begin(&m.worker), CFX_OK)) abort();
+    m.team = m.worker.threads; /* OMP_THREAD_LIMIT may allow fewer */
     return &m;
 }
 

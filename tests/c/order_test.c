@@ -56,7 +56,7 @@ TEST(a_second_writer_on_another_queue_waits_for_the_first) {
         cfx_tensor x = full(a, N, 1), y = full(b, N, 7), z = {0};
         shut_gate(&g, b, CF_COMPUTE);
         CHECK_STATUS(cfx_binary_scalar_into(CF_OP_mul, &y, 2), CFX_OK);
-        CHECK_STATUS(cfx_copy(&x, &y), CFX_OK);  /* on a, behind the gate of b */
+        CHECK_STATUS(cfx_copy(&x, &y), CFX_OK); /* on a, behind the gate of b */
         CHECK_STATUS(cfx_to(&x, cfx_device_at(context, 2), -1, &z), CFX_OK);
         CHECK_STATUS(cfx_fill(&y, 0), CFX_OK);
         open_gate(&g);

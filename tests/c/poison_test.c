@@ -14,7 +14,8 @@ static void setup(void) {
 static void release(int n, cfx_tensor *const *xs) {
     for (int i = 0; i < n; i++) cfx_release(xs[i]);
 }
-#define RELEASE(...) release((int)(sizeof((cfx_tensor *[]){__VA_ARGS__}) / sizeof(cfx_tensor *)), (cfx_tensor *[]){__VA_ARGS__})
+#define RELEASE(...) \
+    release((int)(sizeof((cfx_tensor *[]){__VA_ARGS__}) / sizeof(cfx_tensor *)), (cfx_tensor *[]){__VA_ARGS__})
 
 static void check_raises(const cfx_tensor *x) {
     CHECK_STATUS(cfx_wait(x), CFX_EFAULT);

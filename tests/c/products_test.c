@@ -51,8 +51,8 @@ TEST(products_of_any_type_strides_and_small_shape_are_right) {
         for (int t = 0; t < NUMBER_TYPES; t++)
             for (int s = 0; s < 125; s++) {
                 const int r = (int)(random_bits() % 64);
-                check_matmul(m, number_types[t], sizes[s % 5], sizes[s / 5 % 5], sizes[s / 25], r % 4, r / 4 % 4, r / 16,
-                             s & 1);
+                check_matmul(m, number_types[t], sizes[s % 5], sizes[s / 5 % 5], sizes[s / 25], r % 4, r / 4 % 4,
+                             r / 16, s & 1);
             }
     }
 }
@@ -70,8 +70,8 @@ TEST(products_larger_than_a_block_are_right) {
 }
 
 TEST(vectors_in_products_of_float32_take_the_short_way_and_are_right) {
-    static const int64_t shapes[][3] = {{16, 1, 256}, {16, 256, 1}, {256, 16, 1}, {1, 16, 256}, {1, 300, 1}, {70, 1, 1},
-                                        {1, 1, 70}, {1, 700, 600}, {600, 700, 1}};
+    static const int64_t shapes[][3] = {{16, 1, 256}, {16, 256, 1}, {256, 16, 1},  {1, 16, 256}, {1, 300, 1},
+                                        {70, 1, 1},   {1, 1, 70},   {1, 700, 600}, {600, 700, 1}};
     EACH_MACHINE(m) {
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
             for (int p = 0; p < 9; p++)
@@ -87,7 +87,8 @@ TEST(batches_are_broadcast) {
             static const int64_t b_shapes[][4] = {{2, 3, 7, 4}, {2, 1, 7, 4}, {1, 3, 7, 4}, {1, 1, 7, 4}};
             for (int s = 0; s < 16; s++)
                 for (int p = 0; p < PATTERNS; p++) {
-                    cf_view a = view(dtype, p, 4, a_shapes[s % 4]), b = view(dtype, PATTERNS - 1 - p, 4, b_shapes[s / 4]);
+                    cf_view a = view(dtype, p, 4, a_shapes[s % 4]),
+                            b = view(dtype, PATTERNS - 1 - p, 4, b_shapes[s / 4]);
                     int64_t shape[4] = {1, 1, 5, 4};
                     for (int d = 0; d < 2; d++) shape[d] = a.shape[d] > b.shape[d] ? a.shape[d] : b.shape[d];
                     cf_view y = view(dtype, p, 4, shape);
@@ -111,7 +112,8 @@ TEST(batches_are_broadcast) {
 
 TEST(products_of_bytes_and_of_other_types_than_their_result_are_right) {
     EACH_MACHINE(m) {
-        cf_view a = MATRIX(CFX_UINT8, PACKED, 5, 7), b = MATRIX(CFX_UINT8, PACKED, 7, 3), y = MATRIX(CFX_UINT8, PACKED, 5, 3);
+        cf_view a = MATRIX(CFX_UINT8, PACKED, 5, 7), b = MATRIX(CFX_UINT8, PACKED, 7, 3),
+                y = MATRIX(CFX_UINT8, PACKED, 5, 3);
         fill_random(&a, 0, 5);
         fill_random(&b, 0, 5);
         CHECK_STATUS(RUN(m, CF_OP_matmul, CFX_UINT8, 1, .v = {y, a, b}), CFX_OK);
@@ -133,7 +135,8 @@ TEST(an_empty_sum_is_zero_and_an_empty_result_nothing) {
             for (int e = 0; e < 6; e++) near_at(m, &y, e, 5, 0);
             CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}), CFX_OK);
             for (int e = 0; e < 6; e++) near_at(m, &y, e, 0, 0);
-            cf_view none = MATRIX(dtype, PACKED, 0, 2), rows = MATRIX(dtype, PACKED, 0, 4), c = MATRIX(dtype, PACKED, 4, 2);
+            cf_view none = MATRIX(dtype, PACKED, 0, 2), rows = MATRIX(dtype, PACKED, 0, 4),
+                    c = MATRIX(dtype, PACKED, 4, 2);
             CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {none, rows, c}), CFX_OK);
         }
     }
@@ -141,7 +144,8 @@ TEST(an_empty_sum_is_zero_and_an_empty_result_nothing) {
 
 TEST(integer_products_wrap) {
     EACH_MACHINE(m) {
-        cf_view a = MATRIX(CFX_INT64, PACKED, 1, 1), b = MATRIX(CFX_INT64, PACKED, 1, 1), y = MATRIX(CFX_INT64, PACKED, 1, 1);
+        cf_view a = MATRIX(CFX_INT64, PACKED, 1, 1), b = MATRIX(CFX_INT64, PACKED, 1, 1),
+                y = MATRIX(CFX_INT64, PACKED, 1, 1);
         *(int64_t *)a.data = INT64_MAX;
         *(int64_t *)b.data = 2;
         CHECK_STATUS(RUN(m, CF_OP_matmul, CFX_INT64, 1, .v = {y, a, b}), CFX_OK);
@@ -156,7 +160,8 @@ TEST(own_products_have_the_same_bits_with_any_team) {
         for (int t = 0; t < 3; t++) {
             cf_view a = MATRIX(dtypes[t], PACKED, 130, 270), b = MATRIX(dtypes[t], TURNED, 270, 75);
             cf_view y = MATRIX(dtypes[t], PACKED, 130, 75), ys = view(dtypes[t], PACKED, 3, (int64_t[]){9, 40, 30});
-            cf_view as = view(dtypes[t], PACKED, 3, (int64_t[]){9, 40, 60}), bs = view(dtypes[t], TURNED, 3, (int64_t[]){9, 60, 30});
+            cf_view as = view(dtypes[t], PACKED, 3, (int64_t[]){9, 40, 60}),
+                    bs = view(dtypes[t], TURNED, 3, (int64_t[]){9, 60, 30});
             fill_random(&a, -9, 9);
             fill_random(&b, -9, 9);
             fill_random(&as, -9, 9);
@@ -189,7 +194,8 @@ TEST(a_product_run_twice_has_the_same_bits) {
 
 /* ---- the dense layer */
 
-static const int acts[] = {-1, CF_OP_relu, CF_OP_leakyrelu, CF_OP_tanh, CF_OP_sigmoid, CF_OP_elu, CF_OP_gelu, CF_OP_silu};
+static const int acts[] = {-1,        CF_OP_relu, CF_OP_leakyrelu, CF_OP_tanh, CF_OP_sigmoid,
+                           CF_OP_elu, CF_OP_gelu, CF_OP_silu};
 enum { ACTS = 8, FUSED_ACTS = 6 };
 
 static double act_of(int act, double x, double p0) {
@@ -213,7 +219,8 @@ static void check_dense(machine *m, int dtype, int act, int64_t n, int64_t in, i
     fill_random(&w, -1, 1);
     fill_random(&bias, -1, 1);
     fill(&y, NAN);
-    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, biased ? bias : none}, .i = {act}, .p = {0.25, 0}), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, biased ? bias : none}, .i = {act}, .p = {0.25, 0}),
+                 CFX_OK);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < out; j++) {
             double sum = biased ? get(&bias, j) : 0, size = fabs(sum);
@@ -249,7 +256,8 @@ TEST(dense_is_the_activation_of_product_and_bias) {
 
 TEST(dense_without_inputs_is_the_activation_of_the_bias) {
     EACH_MACHINE(m) {
-        for (int t = 0; t < FLOAT_TYPES; t++) check_dense(m, number_types[t], CF_OP_tanh, 3, 0, 5, PACKED, PACKED, PACKED, 1);
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            check_dense(m, number_types[t], CF_OP_tanh, 3, 0, 5, PACKED, PACKED, PACKED, 1);
         check_dense(m, CFX_FLOAT32, -1, 3, 0, 5, PACKED, PACKED, PACKED, 0);
         check_dense(m, CFX_FLOAT32, CF_OP_relu, 0, 4, 5, PACKED, PACKED, PACKED, 1);
     }

@@ -178,7 +178,10 @@ TEST(no_wake_up_is_lost_between_devices) {
     _Atomic int count = 0;
     cf_event before = {NULL, 0};
     for (int i = 0; i < 100000; i++) { /* each command waits for the one before, on another device */
-        const struct { _Atomic int *count; int expect; } c = {&count, i};
+        const struct {
+            _Atomic int *count;
+            int expect;
+        } c = {&count, i};
         const int device = i % DEVICES, queue = i / 7 % CF_QUEUES;
         cf_waits waits = {.own = &cfx_device_at(context, device)->queue[queue]};
         cf_waits_event(&waits, before);
@@ -194,7 +197,10 @@ TEST(no_wake_up_of_the_host_is_lost) {
     cfx_context *context = new_context("cpu*3");
     _Atomic int count = 0;
     for (int i = 0; i < 5000; i++) {
-        const struct { _Atomic int *count; int expect; } c = {&count, i};
+        const struct {
+            _Atomic int *count;
+            int expect;
+        } c = {&count, i};
         const cf_event e = enqueue(cfx_device_at(context, i % DEVICES), i % 2, run_counted, 0, NULL, 0, &c, sizeof c);
         if (i % 3 == 0) /* the worker sleeps, spins or runs when the command comes */
             for (int k = 0; k < i % 997; k++) cf_relax();

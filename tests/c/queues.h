@@ -19,7 +19,8 @@
 /* ---- contexts and tensors --------------------------------------------------------------------------- */
 
 static inline cfx_context *new_context_of(const char *devices, size_t memory_limit) {
-    const cfx_context_options options = {.size = sizeof options, .devices = devices, .threads = 1, .memory_limit = memory_limit};
+    const cfx_context_options options = {
+        .size = sizeof options, .devices = devices, .threads = 1, .memory_limit = memory_limit};
     cfx_context *context = NULL;
     if (cfx_context_new(&options, &context) != CFX_OK) printf("# %s\n", cfx_error()), exit(2);
     return context;
@@ -62,7 +63,8 @@ static inline cf_event enqueue(cfx_device *device, int queue, cf_run run, int fl
                                const void *payload, size_t bytes) {
     void *to;
     cf_queue *q = &device->queue[queue];
-    if (!CHECK_STATUS(cf_queue_reserve(q, run, "test", flags, waits, nwaits, bytes, &to), CFX_OK)) return (cf_event){NULL, 0};
+    if (!CHECK_STATUS(cf_queue_reserve(q, run, "test", flags, waits, nwaits, bytes, &to), CFX_OK))
+        return (cf_event){NULL, 0};
     memcpy(to, payload, bytes);
     return cf_queue_commit(q);
 }
@@ -110,9 +112,7 @@ static inline cfx_status run_fault(cf_worker *worker, void *payload, bool poison
     (void)poisoned;
     return cf_fail(CFX_EFAULT, "made to fail");
 }
-static inline cf_event fault(cfx_device *device) {
-    return enqueue(device, CF_COMPUTE, run_fault, 0, NULL, 0, "", 0);
-}
+static inline cf_event fault(cfx_device *device) { return enqueue(device, CF_COMPUTE, run_fault, 0, NULL, 0, "", 0); }
 
 /* A diary of commands in the order in which they ran. */
 typedef struct diary {
@@ -130,7 +130,8 @@ static inline cfx_status run_entry(cf_worker *worker, void *payload, bool poison
     e->in->ids[atomic_fetch_add(&e->in->n, 1)] = e->id;
     return CFX_OK;
 }
-static inline cf_event write_entry(diary *in, int id, cfx_device *device, int queue, const cf_event *waits, int nwaits) {
+static inline cf_event write_entry(diary *in, int id, cfx_device *device, int queue, const cf_event *waits,
+                                   int nwaits) {
     const entry e = {in, id};
     return enqueue(device, queue, run_entry, 0, waits, nwaits, &e, sizeof e);
 }

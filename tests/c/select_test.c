@@ -91,7 +91,8 @@ TEST(index_add_has_the_same_bits_with_any_team_whatever_is_split) {
     EACH_MACHINE(m) {
         same_as_alone(m, check_index_add(m, CFX_FLOAT32, 0, (int64_t[]){20, 8, 32}, 900, PACKED), &kept[0]); /* tail */
         same_as_alone(m, check_index_add(m, CFX_FLOAT32, 1, (int64_t[]){64, 20, 8}, 500, TURNED), &kept[1]); /* outer */
-        same_as_alone(m, check_index_add(m, CFX_FLOAT32, 0, (int64_t[]){50, 1, 2}, 90000, PADDED), &kept[2]); /* places */
+        same_as_alone(m, check_index_add(m, CFX_FLOAT32, 0, (int64_t[]){50, 1, 2}, 90000, PADDED),
+                      &kept[2]); /* places */
     }
 }
 
@@ -141,9 +142,11 @@ TEST(gather_and_scatter_add_have_the_same_bits_with_any_team) {
     static uint64_t kept[4];
     EACH_MACHINE(m) {
         for (int add = 0; add < 2; add++) {
-            same_as_alone(m, check_gather(m, CFX_FLOAT32, 1, (int64_t[]){3, 9, 70}, (int64_t[]){3, 300, 70}, PACKED, add),
+            same_as_alone(m,
+                          check_gather(m, CFX_FLOAT32, 1, (int64_t[]){3, 9, 70}, (int64_t[]){3, 300, 70}, PACKED, add),
                           &kept[add]);
-            same_as_alone(m, check_gather(m, CFX_FLOAT32, 2, (int64_t[]){1, 1, 90}, (int64_t[]){1, 1, 50000}, TURNED, add),
+            same_as_alone(m,
+                          check_gather(m, CFX_FLOAT32, 2, (int64_t[]){1, 1, 90}, (int64_t[]){1, 1, 50000}, TURNED, add),
                           &kept[2 + add]);
         }
     }
@@ -151,7 +154,8 @@ TEST(gather_and_scatter_add_have_the_same_bits_with_any_team) {
 
 TEST(an_id_out_of_range_is_named_and_nothing_moves) {
     EACH_MACHINE(m) {
-        cf_view x = MATRIX(CFX_FLOAT32, PACKED, 10, 2), ids = VECTOR(CFX_INT32, 5), y = MATRIX(CFX_FLOAT32, PACKED, 5, 2);
+        cf_view x = MATRIX(CFX_FLOAT32, PACKED, 10, 2), ids = VECTOR(CFX_INT32, 5),
+                y = MATRIX(CFX_FLOAT32, PACKED, 5, 2);
         fill(&x, 1);
         fill(&y, 7);
         fill(&ids, 9);
@@ -175,7 +179,8 @@ TEST(an_id_out_of_range_is_named_and_nothing_moves) {
 
 TEST(no_ids_select_nothing_and_from_nothing_nothing_can_be_taken) {
     EACH_MACHINE(m) {
-        cf_view x = MATRIX(CFX_FLOAT32, PACKED, 0, 2), none = VECTOR(CFX_INT64, 0), y = MATRIX(CFX_FLOAT32, PACKED, 0, 2);
+        cf_view x = MATRIX(CFX_FLOAT32, PACKED, 0, 2), none = VECTOR(CFX_INT64, 0),
+                y = MATRIX(CFX_FLOAT32, PACKED, 0, 2);
         CHECK_STATUS(RUN(m, CF_OP_index, CFX_FLOAT32, 1, .v = {y, x, none}), CFX_OK);
         CHECK_STATUS(RUN(m, CF_OP_index_add, CFX_FLOAT32, 1, .v = {x, none, y}), CFX_OK);
         cf_view one = VECTOR(CFX_INT64, 1), row = MATRIX(CFX_FLOAT32, PACKED, 1, 2);
@@ -196,7 +201,9 @@ static void check_order(machine *m, int dtype, int64_t rows, int64_t n, int64_t 
     cf_view ids = MATRIX(CFX_INT64, (p + 2) % PATTERNS, rows, k);
     for (int64_t e = 0; e < rows * n; e++) {
         const uint32_t r = random_bits() % 64;
-        double value = cf_is_float(dtype) ? (double)(r % 40) - 20 : dtype == CFX_BOOL || dtype == CFX_UINT8 ? r % 40 : (double)r - 32;
+        double value = cf_is_float(dtype)                        ? (double)(r % 40) - 20
+                       : dtype == CFX_BOOL || dtype == CFX_UINT8 ? r % 40
+                                                                 : (double)r - 32;
         if (cf_is_float(dtype) && r >= 60) value = r == 60 ? NAN : r == 61 ? INFINITY : r == 62 ? -INFINITY : -0.0;
         set(&x, e, dtype == CFX_BOOL ? r & 1 : value);
     }
@@ -212,7 +219,8 @@ static void check_order(machine *m, int dtype, int64_t rows, int64_t n, int64_t 
                 if (best < 0 || (falling ? above(a, b) : above(b, a))) best = j;
             }
             taken[best] = 1;
-            if (near_at(m, &ids, r * k + i, (double)best, 0) && near_at(m, &y, r * k + i, get(&x, r * n + best), 0)) continue;
+            if (near_at(m, &ids, r * k + i, (double)best, 0) && near_at(m, &y, r * k + i, get(&x, r * n + best), 0))
+                continue;
             printf("# n %lld, k %lld, falling %d, pattern %d\n", (long long)n, (long long)k, falling, p);
             free(taken);
             return;

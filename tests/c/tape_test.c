@@ -114,7 +114,8 @@ static void make_flat(flat *f, int64_t n) {
         f->watched[i] = &f->w[i];
         f->grads[i] = &f->g[i];
     }
-    CHECK_STATUS(cfx_layout_new(2, (const cfx_tensor *const *)f->watched, (const char *[]){"0", "1"}, &f->layout), CFX_OK);
+    CHECK_STATUS(cfx_layout_new(2, (const cfx_tensor *const *)f->watched, (const char *[]){"0", "1"}, &f->layout),
+                 CFX_OK);
     CHECK_STATUS(cfx_layout_make(f->layout, cpu, -1, 0, f->grads), CFX_OK);
 }
 static void free_flat(flat *f) {
@@ -223,7 +224,9 @@ TEST(tied_parameters_have_one_gradient_the_sum_of_all_uses) {
     CHECK_STATUS(cfx_detach(&w, &tied), CFX_OK);
     cfx_tensor *watched[4] = {&w, &other, &tied, &w}, g[4] = {0}, *grads[4] = {&g[0], &g[1], &g[2], &g[3]};
     cfx_layout *layout;
-    CHECK_STATUS(cfx_layout_new(4, (const cfx_tensor *const *)watched, (const char *[]){"w", "other", "tied", "w2"}, &layout), CFX_OK);
+    CHECK_STATUS(
+        cfx_layout_new(4, (const cfx_tensor *const *)watched, (const char *[]){"w", "other", "tied", "w2"}, &layout),
+        CFX_OK);
     for (int flat = 0; flat < 2; flat++) {
         if (flat) CHECK_STATUS(cfx_layout_make(layout, cpu, -1, 0, grads), CFX_OK);
         cfx_tape *tape = watch(4, watched);
@@ -247,7 +250,8 @@ TEST(one_parameter_in_two_roles_of_one_layer_gets_both_gradients) {
     setup();
     const int64_t shape[2] = {2, 4};
     const float values[8] = {1, 2, 3, 4, 4, 3, 2, 1};
-    cfx_tensor x = {0}, w = full(cpu, 4, 1), y = {0}, apart[2] = {full(cpu, 4, 1), full(cpu, 4, 1)}, g[3] = {0}, place = full(cpu, 4, 0);
+    cfx_tensor x = {0}, w = full(cpu, 4, 1), y = {0}, apart[2] = {full(cpu, 4, 1), full(cpu, 4, 1)}, g[3] = {0},
+               place = full(cpu, 4, 0);
     float both[4], gamma[4], beta[4];
     CHECK_STATUS(cfx_from_host(cpu, CFX_FLOAT32, 2, shape, values, &x), CFX_OK);
     cfx_tape *tape = watch(1, (cfx_tensor *[]){&w});
@@ -528,7 +532,9 @@ TEST(a_failure_at_any_allocation_leaves_nothing_behind) {
     }
     CHECK_STATUS(cfx_random(cpu, CFX_FLOAT32, 2, batch, "uniform", -1, 1, 0, &x), CFX_OK);
     CHECK_STATUS(cfx_random(cpu, CFX_INT64, 1, &n, "integer", 0, 39, 0, &ids), CFX_OK);
-    CHECK_STATUS(cfx_layout_new(5, (const cfx_tensor *const *)watched, (const char *[]){"0", "1", "2", "3", "4"}, &layout), CFX_OK);
+    CHECK_STATUS(
+        cfx_layout_new(5, (const cfx_tensor *const *)watched, (const char *[]){"0", "1", "2", "3", "4"}, &layout),
+        CFX_OK);
     CHECK_STATUS(cfx_layout_make(layout, cpu, -1, 0, grads), CFX_OK);
     const size_t limit = cpu->pool.limit;
     for (int flat = 1; flat >= 0; flat--) { /* into places, and into gradients of their own */

@@ -35,7 +35,8 @@ static void plain_step(int rule, const settings *s, int t, double grad, plain *x
         x->m = b1 * x->m + (1 - b1) * g * g;
         x->p -= lr * g / (sqrt(x->m) + s->eps);
         break;
-    case CF_RULE_ADAM: case CF_RULE_ADAMW:
+    case CF_RULE_ADAM:
+    case CF_RULE_ADAMW:
         x->m += (1 - b1) * (g - x->m);
         x->v = b2 * x->v + (1 - b2) * g * g;
         x->p -= lr / (1 - pow(b1, t)) * x->m / (sqrt(x->v) / sqrt(1 - pow(b2, t)) + s->eps);
@@ -118,7 +119,10 @@ static uint64_t check_rule(machine *m, int rule, int dtype, int64_t n, const set
     for (int64_t e = 0; e < n && !wrong; e++) {
         /* A sign, or a division by a tiny root, magnifies the rounding of what is almost 0. */
         wrong = !near_at(m, &p, e, exact[e].p, rounding(dtype, 4));
-        if (states > 0) wrong |= !near_at(m, &state[0], e, exact[e].m, rounding(state_type == CFX_FLOAT64 ? dtype : CFX_FLOAT32, 4) + (state_type != dtype) * 1e-2);
+        if (states > 0)
+            wrong |=
+                !near_at(m, &state[0], e, exact[e].m,
+                         rounding(state_type == CFX_FLOAT64 ? dtype : CFX_FLOAT32, 4) + (state_type != dtype) * 1e-2);
     }
     if (wrong) printf("# rule %d\n", rule);
     free(exact);
@@ -224,7 +228,10 @@ static uint64_t check_combine(machine *m, int dtype, int how, int count, int64_t
             double x = before[e];
             for (int j = 1; j < count; j++) {
                 const double y = before[j * n + e];
-                x = how == CF_COMBINE_PROD ? x * y : how == CF_COMBINE_MAX ? fmax(x, y) : how == CF_COMBINE_MIN ? fmin(x, y) : x + y;
+                x = how == CF_COMBINE_PROD  ? x * y
+                    : how == CF_COMBINE_MAX ? fmax(x, y)
+                    : how == CF_COMBINE_MIN ? fmin(x, y)
+                                            : x + y;
                 if (dtype == CFX_BOOL) x = x != 0;
             }
             if (how == CF_COMBINE_AVG) x /= count;

@@ -35,7 +35,7 @@ BINARY(relu_bw, v <= 0 ? 0 : u)
 UNARY(leakyrelu, u > 0 ? u : u * p0)
 BINARY(leakyrelu_bw, v > 0 ? u : u * p0)
 UNARY(elu, OVER_0(u) + p0 * M(expm1)(UNDER_0(u)))
-BINARY(elu_bw, v > 0 ? u : u *(p0 *EXP(UNDER_0(v))))
+BINARY(elu_bw, v > 0 ? u : u * (p0 * EXP(UNDER_0(v))))
 UNARY(gelu, (number)0.5 * u * (1 + M(erf)(u * SQRT1_2)))
 BINARY(gelu_bw, u *((number)0.5 * (1 + M(erf)(v * SQRT1_2)) + v * ONE_SQRT2PI * EXP((number)-0.5 * v * v)))
 UNARY(silu, u *SIGMOID(u))
@@ -62,9 +62,9 @@ BINARY(rsqrt_bw, (number)-0.5 * u * v * v * v)
 UNARY(sin, M(sin)(u))
 BINARY(sin_bw, u *M(cos)(v))
 UNARY(cos, M(cos)(u))
-BINARY(cos_bw, -u * M(sin)(v))
+BINARY(cos_bw, -u *M(sin)(v))
 UNARY(erf, M(erf)(u))
-BINARY(erf_bw, u *TWO_SQRTPI *EXP(-v * v))
+BINARY(erf_bw, u *TWO_SQRTPI *EXP(-v *v))
 
 BINARY(add, u + v)
 BINARY(sub, u - v)
@@ -83,7 +83,7 @@ BINARY(land, (u != 0) & (v != 0))
 BINARY(lor, (u != 0) | (v != 0))
 
 TERNARY(where, u != 0 ? v : w)
-TERNARY(div_db, -u * ((v / w) / w))
+TERNARY(div_db, -u *((v / w) / w))
 TERNARY(pow_da, u *w *M(pow)(w == 0 ? 1 : v, w - 1))
 
 static inline number pow_db(number dy, number a, number b) {
@@ -91,8 +91,8 @@ static inline number pow_db(number dy, number a, number b) {
     return dy * (M(pow)(base, b) * M(log)(base));
 }
 TERNARY(pow_db, pow_db(u, v, w))
-TERNARY(maximum_da, v > w ? u : v == w ? u *(number)0.5 : 0)
-TERNARY(minimum_da, v < w ? u : v == w ? u *(number)0.5 : 0)
+TERNARY(maximum_da, v > w ? u : v == w ? u * (number)0.5 : 0)
+TERNARY(minimum_da, v < w ? u : v == w ? u * (number)0.5 : 0)
 
 UNARY(pow_cube, u *u *u)
 UNARY(pow_same, u)

@@ -74,8 +74,8 @@ static void GEMM(share)(const cf_product *p, const T *a, const T *b, T *y, T *ro
             const int64_t k = p->k - l < GEMM_KC ? p->k - l : GEMM_KC;
             for (int64_t i = 0; i < p->n; i += GEMM_MC) {
                 const int64_t n = p->n - i < GEMM_MC ? p->n - i : GEMM_MC, n_panels = (n + GEMM_MR - 1) / GEMM_MR;
-                T *const b_panels = room + cf_round_up(p->n < GEMM_MC ? p->n : GEMM_MC, GEMM_MR) *
-                                               (p->k < GEMM_KC ? p->k : GEMM_KC);
+                T *const b_panels =
+                    room + cf_round_up(p->n < GEMM_MC ? p->n : GEMM_MC, GEMM_MR) * (p->k < GEMM_KC ? p->k : GEMM_KC);
                 int64_t from, to;
                 cf_cpu_share(n_panels, 1, team, t, &from, &to);
                 GEMM(pack)(a + i * p->a_row + l * p->a_col, n, p->a_row, k, p->a_col, GEMM_MR, from, to, a_panels);
@@ -89,10 +89,11 @@ static void GEMM(share)(const cf_product *p, const T *a, const T *b, T *y, T *ro
                 cf_cpu_share(n_panels * m_panels, 1, team, t, &from, &to);
                 for (int64_t tile = from; tile < to; tile++) {
                     const int64_t r = tile % n_panels, c = tile / n_panels; /* b's panel stays in the cache */
-                    GEMM(tile)(k, a_panels + r * GEMM_MR * k, b_panels + c * GEMM(NR) * k,
-                               y + (i + r * GEMM_MR) * p->y_row + j + c * GEMM(NR), p->y_row,
-                               n - r * GEMM_MR < GEMM_MR ? n - r * GEMM_MR : GEMM_MR,
-                               m - c * GEMM(NR) < GEMM(NR) ? m - c * GEMM(NR) : GEMM(NR), p->add || l > 0);
+                    GEMM(tile)
+                    (k, a_panels + r * GEMM_MR * k, b_panels + c * GEMM(NR) * k,
+                     y + (i + r * GEMM_MR) * p->y_row + j + c * GEMM(NR), p->y_row,
+                     n - r * GEMM_MR < GEMM_MR ? n - r * GEMM_MR : GEMM_MR,
+                     m - c * GEMM(NR) < GEMM(NR) ? m - c * GEMM(NR) : GEMM(NR), p->add || l > 0);
                 }
                 if (team > 1) {
 #pragma omp barrier
@@ -115,8 +116,9 @@ static void GEMM(product)(const cf_worker *worker, const cf_product *p, T *room)
         int64_t from = 0, to = p->batch;
         if (whole) cf_cpu_share(p->batch, 1, team, t, &from, &to);
         for (int64_t i = from; i < to; i++)
-            GEMM(share)(p, (const T *)p->a + i * p->a_batch, (const T *)p->b + i * p->b_batch,
-                        (T *)p->y + i * p->y_batch, whole ? room + t * size : room, whole ? 1 : team, whole ? 0 : t);
+            GEMM(share)
+            (p, (const T *)p->a + i * p->a_batch, (const T *)p->b + i * p->b_batch, (T *)p->y + i * p->y_batch,
+             whole ? room + t * size : room, whole ? 1 : team, whole ? 0 : t);
     }
 }
 #undef T

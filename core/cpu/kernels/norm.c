@@ -74,8 +74,12 @@ static void layernorm_part(void *context, int64_t from, int64_t to) {
 
 cfx_status CF_K(layernorm)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]}, .eps = call->p[0],
-              .count = x->shape[0], .x = x, .mean = &call->v[1], .rstd = &call->v[2]};
+    norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]},
+              .eps = call->p[0],
+              .count = x->shape[0],
+              .x = x,
+              .mean = &call->v[1],
+              .rstd = &call->v[2]};
     if (s.rows.n == 0) { /* a mean over nothing */
         for (int64_t r = 0; r < s.count; r++) {
             number_put(s.mean, r, NAN);
@@ -125,8 +129,12 @@ static void join_part(void *context, int64_t from, int64_t to) {
 
 cfx_status CF_K(layernorm_bw)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 1);
-    norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]}, .count = x->shape[0],
-              .dx = &call->v[0], .dy = cf_call_in(call, 0), .x = x, .mean = cf_call_in(call, 2),
+    norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]},
+              .count = x->shape[0],
+              .dx = &call->v[0],
+              .dy = cf_call_in(call, 0),
+              .x = x,
+              .mean = cf_call_in(call, 2),
               .rstd = cf_call_in(call, 3)};
     const int64_t n = s.rows.n;
     const int sums = call->nout > 1;
@@ -157,7 +165,7 @@ typedef struct dropout {
 static void dropout_part(void *context, int64_t from, int64_t to) {
     const dropout *d = context;
     cf_block_memory in, out;
-    uint32_t word[CF_BLOCK]; /* a multiple of the group of words */
+    uint32_t word[CF_BLOCK];                        /* a multiple of the group of words */
     for (int64_t e = from; e < to; e += CF_BLOCK) { /* parts start at multiples of CF_BLOCK */
         const int64_t n = cf_least(CF_BLOCK, to - e);
         cf_philox_words(d->seed, d->stream, d->block + (uint64_t)e / 4, n, word);
@@ -181,8 +189,12 @@ static void dropout_part(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(dropout)(cf_worker *worker, const cf_call *call) {
     const double p = call->p[0];
     const int64_t n = cf_view_numel(&call->v[0]);
-    dropout d = {.y = call->v[0], .x = *cf_call_in(call, 0), .compute = cf_compute_of(call->dtype),
-                 .seed = (uint64_t)call->i[0], .stream = (uint64_t)call->i[1], .block = (uint64_t)call->i[2] / 4};
+    dropout d = {.y = call->v[0],
+                 .x = *cf_call_in(call, 0),
+                 .compute = cf_compute_of(call->dtype),
+                 .seed = (uint64_t)call->i[0],
+                 .stream = (uint64_t)call->i[1],
+                 .block = (uint64_t)call->i[2] / 4};
     if (n == 0) return CFX_OK;
     /* A uniform number w 2^-24 is kept if it is at least p. */
     d.least = (uint32_t)ceil(p * 0x1p24);

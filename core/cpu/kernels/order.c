@@ -126,7 +126,7 @@ static void put(const cf_view *values, const cf_view *ids, const cf_view *x, int
     const cf_view from = cf_row(x, r), to = cf_row(values, r), id = cf_row(ids, r);
     const int64_t xs = from.stride[0], ys = to.stride[0], size = cf_size_of(x->dtype);
     for (int64_t i = 0; i < k; i++) ((int64_t *)id.data)[i * id.stride[0]] = items[i].id;
-#define PUT_CASE(T)                                                                                   \
+#define PUT_CASE(T)                                                                                    \
     for (int64_t i = 0; i < k; i++) ((T *)to.data)[i * ys] = ((const T *)from.data)[items[i].id * xs]; \
     break
     switch (size) {
@@ -172,8 +172,14 @@ static cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int f
     if (views[0].dtype != views[2].dtype || views[1].dtype != CFX_INT64)
         return cf_fail(CFX_EFAULT, "values are of %s and ids of int64, not of %s and %s",
                        cfx_dtype_name(views[2].dtype), cfx_dtype_name(views[0].dtype), cfx_dtype_name(views[1].dtype));
-    ordering o = {.values = &views[0], .ids = &views[1], .x = &views[2], .n = n, .k = k, .falling = falling,
-                  .heap = k * HEAP_SHARE <= n, .bytes = cf_compute_of(views[2].dtype) == CF_F32 ? 4 : 8};
+    ordering o = {.values = &views[0],
+                  .ids = &views[1],
+                  .x = &views[2],
+                  .n = n,
+                  .k = k,
+                  .falling = falling,
+                  .heap = k * HEAP_SHARE <= n,
+                  .bytes = cf_compute_of(views[2].dtype) == CF_F32 ? 4 : 8};
     const int64_t rows = cf_view_numel(&views[2]) / n;
     const int team = cf_cpu_team(worker, rows * n * SORT_COST);
     o.items = cf_worker_scratch(worker, (size_t)team * sizeof(item) * (size_t)(o.heap ? k : 2 * n));

@@ -24,7 +24,7 @@ enum { CF_PHILOX_BYTES = 16 };
 #define CF_PHILOX_MUL(a, b) (cf_philox_lanes) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #else
 enum { CF_PHILOX_BYTES = 16 };
-#define CF_PHILOX_MUL(a, b) ((a) & 0xFFFFFFFFu) * (b)
+#define CF_PHILOX_MUL(a, b) ((a)&0xFFFFFFFFu) * (b)
 #endif
 
 typedef uint64_t cf_philox_lanes __attribute__((vector_size(CF_PHILOX_BYTES)));

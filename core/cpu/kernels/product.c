@@ -1,4 +1,4 @@
-/* product.c: matrix products and the dense layer.
+/* product.c: matrix products and the dense layer; its backward is dense_bw.c.
  *
  * oneDNN makes the products of float32 and bfloat16; tiny ones are made here, where its overhead would cost more
  * than the work, and so are those of types that it does not have.  float16 goes through float32, uint8 and
@@ -170,8 +170,19 @@ static void turn(const cf_product *p, const float *restrict t) {
 static cfx_status few_rows(cf_worker *worker, const cf_product *p, float *room) {
     cf_product q = *p;
     if (is_turned(p)) {
-        q = (cf_product){.dtype = p->dtype, .batch = 1, .n = p->m, .m = p->n, .k = p->k, .a = p->b, .b = p->a, .y = room,
-                         .a_row = p->b_col, .a_col = p->b_row, .b_row = p->a_col, .b_col = p->a_row, .y_row = p->n,
+        q = (cf_product){.dtype = p->dtype,
+                         .batch = 1,
+                         .n = p->m,
+                         .m = p->n,
+                         .k = p->k,
+                         .a = p->b,
+                         .b = p->a,
+                         .y = room,
+                         .a_row = p->b_col,
+                         .a_col = p->b_row,
+                         .b_row = p->a_col,
+                         .b_col = p->a_row,
+                         .y_row = p->n,
                          .act = -1};
         CF_TRY(cf_dnnl_product(worker, &q));
         turn(p, room);
@@ -208,7 +219,8 @@ static cfx_status own_product(cf_worker *worker, const cf_product *given, void *
     cf_product p = *given;
     if (p.bias) { /* y starts as the bias in every row (batch is 1) */
         const size_t bytes = (size_t)(p.m * cf_size_of(p.dtype));
-        for (int64_t i = 0; i < p.n; i++) memcpy((char *)p.y + (size_t)(i * p.y_row * cf_size_of(p.dtype)), p.bias, bytes);
+        for (int64_t i = 0; i < p.n; i++)
+            memcpy((char *)p.y + (size_t)(i * p.y_row * cf_size_of(p.dtype)), p.bias, bytes);
         p.add = 1;
     }
     switch (p.dtype) {
@@ -240,7 +252,7 @@ static cfx_status one_product(cf_worker *worker, const cf_product *given, void *
 
 /* What a product is made of: y <- act(a b + bias), computed in `dtype`. */
 typedef struct task {
-    cf_view y, a, b;    /* y [.., n, m], a [.., n, k], b [.., k, m] of one rank */
+    cf_view y, a, b;     /* y [.., n, m], a [.., n, k], b [.., k, m] of one rank */
     const cf_view *bias; /* [m] or NULL; then there is no batch */
     int dtype, add, act;
     double p0, p1;
@@ -323,9 +335,21 @@ static cfx_status run_plain(cf_worker *worker, const task *t, const void *bias, 
     cf_view y = t->y, a = t->a, b = t->b;
     merge_batch((cf_view *[3]){&y, &a, &b});
     const int batch = y.ndim - 2, last = batch - 1;
-    cf_product p = {.dtype = t->dtype, .batch = 1, .n = rows_of(&y), .m = cols_of(&y), .k = cols_of(&a), .bias = bias,
-                    .a_row = row_of(&a), .a_col = col_of(&a), .b_row = row_of(&b), .b_col = col_of(&b),
-                    .y_row = row_of(&y), .add = t->add, .act = t->act, .p0 = t->p0, .p1 = t->p1};
+    cf_product p = {.dtype = t->dtype,
+                    .batch = 1,
+                    .n = rows_of(&y),
+                    .m = cols_of(&y),
+                    .k = cols_of(&a),
+                    .bias = bias,
+                    .a_row = row_of(&a),
+                    .a_col = col_of(&a),
+                    .b_row = row_of(&b),
+                    .b_col = col_of(&b),
+                    .y_row = row_of(&y),
+                    .add = t->add,
+                    .act = t->act,
+                    .p0 = t->p0,
+                    .p1 = t->p1};
     int64_t outer = 1;
     if (batch > 0) {
         p.batch = y.shape[last];
@@ -361,7 +385,9 @@ static cfx_status run(cf_worker *worker, const task *given) {
     const int copy_y = !is_plain(&t.y, t.dtype, 0);
     const int copy_bias = t.bias && (t.bias->dtype != t.dtype || (t.bias->stride[0] != 1 && t.bias->shape[0] > 1));
     const int panels = t.dtype != CFX_BFLOAT16;
-    const cf_product shape = {.dtype = t.dtype, .n = cf_view_numel(&t.y) / cols_of(&t.y), .m = cols_of(&t.y),
+    const cf_product shape = {.dtype = t.dtype,
+                              .n = cf_view_numel(&t.y) / cols_of(&t.y),
+                              .m = cols_of(&t.y),
                               .k = cols_of(&t.a)}; /* n: run_plain may take all rows of a batch at once */
     const size_t a_bytes = copy_a ? packed_bytes(&t.a, t.dtype) : 0, b_bytes = copy_b ? packed_bytes(&t.b, t.dtype) : 0;
     const size_t y_bytes = copy_y ? packed_bytes(&t.y, t.dtype) : 0;
@@ -414,8 +440,12 @@ static cfx_status multiply(cf_worker *worker, task *t) {
 }
 
 cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
-    task t = {.y = call->v[0], .a = *cf_call_in(call, 0), .b = *cf_call_in(call, 1), .dtype = call->dtype,
-              .add = call->i[0] != 0, .act = -1};
+    task t = {.y = call->v[0],
+              .a = *cf_call_in(call, 0),
+              .b = *cf_call_in(call, 1),
+              .dtype = call->dtype,
+              .add = call->i[0] != 0,
+              .act = -1};
     if (cols_of(&t.a) == 0) /* an empty sum */
         return t.add ? CFX_OK : call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0);
     /* A batch dimension of size 1 is repeated where y has more. */
@@ -428,8 +458,13 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
 }
 
 cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
-    task t = {.y = call->v[0], .a = *cf_call_in(call, 0), .b = *cf_call_in(call, 1), .dtype = call->dtype,
-              .bias = call->nin > 2 ? cf_call_in(call, 2) : NULL, .act = (int)call->i[0], .p0 = call->p[0],
+    task t = {.y = call->v[0],
+              .a = *cf_call_in(call, 0),
+              .b = *cf_call_in(call, 1),
+              .dtype = call->dtype,
+              .bias = call->nin > 2 ? cf_call_in(call, 2) : NULL,
+              .act = (int)call->i[0],
+              .p0 = call->p[0],
               .p1 = call->p[1]};
     const cf_view w = t.b;
     t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
@@ -442,126 +477,7 @@ cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
         } else {
             CF_TRY(call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0));
         }
-        return t.act < 0 ? CFX_OK
-                         : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, t.p0, t.p1);
+        return t.act < 0 ? CFX_OK : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, t.p0, t.p1);
     }
     return multiply(worker, &t);
-}
-
-/* ---- the dense layer's backward -------------------------------------------------------------------------- */
-
-/* dpre and the sums of its columns are made in one pass.  Partial sums lie on a grid of SUM_ROWS rows, and are
- * joined in its order. */
-enum { SUM_ROWS = 256, SUM_COLS = 256 };
-
-#define BW_CASE(T, op, value)                   \
-    case CF_OP_##op:                            \
-        CF_VECTOR                               \
-        for (int64_t i = 0; i < n; i++) {       \
-            const T g = dy[i], v = y[i];        \
-            const T d = (value);                \
-            out[i] = d;                         \
-            sum[i] += d;                        \
-        }                                       \
-        break
-
-/* One piece of a row: the gradient by the activation's output, and its sum. */
-#define BW_ROW(T, name)                                                                                        \
-    static void name(int act, T p0, int64_t n, const T *dy, const T *y, T *out, T *restrict sum) {             \
-        switch (act) {                                                                                         \
-            BW_CASE(T, relu, v > 0 ? g : 0);                                                                   \
-            BW_CASE(T, leakyrelu, v > 0 ? g : g * p0);                                                         \
-            BW_CASE(T, tanh, g * (1 - v * v));                                                                 \
-            BW_CASE(T, sigmoid, g * v * (1 - v));                                                              \
-            BW_CASE(T, elu, v > 0 ? g : g * (v + p0));                                                         \
-        default:                                                                                               \
-            CF_VECTOR                                                                                          \
-            for (int64_t i = 0; i < n; i++) sum[i] += dy[i];                                                   \
-        }                                                                                                      \
-    }
-BW_ROW(float, bw_row_f32)
-BW_ROW(double, bw_row_f64)
-
-typedef struct dense_bw {
-    const cf_view *dpre, *dy, *y; /* dpre and y: NULL if only dbias is made */
-    cf_compute compute;
-    int act;
-    double p0;
-    int64_t rows, cols, strips; /* strips: of SUM_COLS columns */
-    char *sums;                 /* [row blocks, cols] */
-} dense_bw;
-
-static cf_view piece(const cf_view *v, int64_t row, int64_t col, int64_t n) {
-    return (cf_view){.data = cf_at(v, row * v->stride[0] + col * v->stride[1]), .dtype = v->dtype, .ndim = 1,
-                     .shape = {n}, .stride = {v->stride[1]}};
-}
-
-static void dense_bw_part(void *context, int64_t from, int64_t to) {
-    const dense_bw *d = context;
-    const int64_t size = cf_compute_size(d->compute);
-    cf_block_memory temp[3];
-    for (int64_t item = from; item < to; item++) {
-        const int64_t block = item / d->strips, col = item % d->strips * SUM_COLS;
-        const int64_t n = cf_least(SUM_COLS, d->cols - col);
-        char *sum = d->sums + (block * d->cols + col) * size;
-        memset(sum, 0, (size_t)(n * size));
-        for (int64_t r = block * SUM_ROWS; r < cf_least(d->rows, (block + 1) * SUM_ROWS); r++) {
-            const cf_view dy = piece(d->dy, r, col, n);
-            const void *g = CF_K(read)(&dy, d->compute, 0, n, &temp[0]), *v = NULL;
-            void *out = &temp[2];
-            cf_view dpre;
-            if (d->dpre) {
-                const cf_view y = piece(d->y, r, col, n);
-                v = CF_K(read)(&y, d->compute, 0, n, &temp[1]);
-                dpre = piece(d->dpre, r, col, n);
-                if (cf_direct(&dpre, d->compute)) out = dpre.data;
-            }
-            if (d->compute == CF_F64) bw_row_f64(d->act, d->p0, n, g, v, out, (double *)sum);
-            else bw_row_f32(d->act, (float)d->p0, n, g, v, out, (float *)sum);
-            if (d->dpre) CF_K(write)(&dpre, d->compute, 0, n, out);
-        }
-    }
-}
-
-typedef struct joining {
-    cf_compute compute;
-    int64_t blocks, cols;
-    char *sums;
-} joining;
-
-/* Adds all row blocks to the first, in order. */
-static void join_part(void *context, int64_t from, int64_t to) {
-    const joining *j = context;
-    for (int64_t b = 1; b < j->blocks; b++) {
-        if (j->compute == CF_F64) {
-            double *restrict y = (double *)j->sums, *restrict x = y + b * j->cols;
-            for (int64_t i = from; i < to; i++) y[i] += x[i];
-        } else {
-            float *restrict y = (float *)j->sums, *restrict x = y + b * j->cols;
-            for (int64_t i = from; i < to; i++) y[i] += x[i];
-        }
-    }
-}
-
-cfx_status CF_K(dense_bw)(cf_worker *worker, const cf_call *call) {
-    const int act = (int)call->i[0];
-    const cf_view *dy = cf_call_in(call, 0), *dbias = call->nout > 1 ? &call->v[1] : NULL;
-    if (act < 0 && !dbias) return CFX_OK;
-    dense_bw d = {.dy = dy, .compute = cf_compute_of(call->dtype), .act = act, .p0 = call->p[0],
-                  .rows = dy->shape[0], .cols = dy->shape[1]};
-    if (act >= 0) d.dpre = &call->v[0], d.y = cf_call_in(call, 1);
-    d.strips = (d.cols + SUM_COLS - 1) / SUM_COLS;
-    const int64_t blocks = (d.rows + SUM_ROWS - 1) / SUM_ROWS, size = cf_compute_size(d.compute);
-    if (d.cols == 0) return CFX_OK;
-    if (blocks == 0)
-        return dbias ? call_one(worker, CF_K(fill), CF_OP_fill, dbias->dtype, dbias, NULL, 0, 0) : CFX_OK;
-    d.sums = cf_worker_scratch(worker, (size_t)(blocks * d.cols * size));
-    if (!d.sums) return cf_fail(CFX_EMEMORY, "no memory for the sums of %lld columns", (long long)d.cols);
-    const int team = cf_cpu_team(worker, d.rows * d.cols);
-    CF_K(parallel)(team, blocks * d.strips, 1, dense_bw_part, &d);
-    if (!dbias) return CFX_OK;
-    joining j = {d.compute, blocks, d.cols, d.sums};
-    if (blocks > 1) CF_K(parallel)(cf_cpu_team(worker, blocks * d.cols), d.cols, 16, join_part, &j);
-    CF_K(write)(dbias, d.compute, 0, d.cols, d.sums);
-    return CFX_OK;
 }

@@ -170,8 +170,7 @@ static cfx_status by_chunks(job *j, int team) {
     const size_t partials = (size_t)(j->chunks * j->results);
     const size_t words = partials * (j->is_arg ? 2 : 1) + 2 * (size_t)j->results;
     cf_partial *memory = cf_worker_scratch(j->worker, words * sizeof *memory);
-    if (!memory)
-        return cf_fail(CFX_EMEMORY, "no memory for %zu partial results", partials);
+    if (!memory) return cf_fail(CFX_EMEMORY, "no memory for %zu partial results", partials);
     cf_partial *sum = memory + j->results;
     j->shift = memory;
     j->partial = sum + j->results;

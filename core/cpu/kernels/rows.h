@@ -13,8 +13,8 @@
 typedef struct cf_rows {
     const cf_call *call;
     cf_compute compute;
-    int64_t n;     /* elements of a row */
-    char *slots;   /* [team][slot_count][slot_bytes] */
+    int64_t n;   /* elements of a row */
+    char *slots; /* [team][slot_count][slot_bytes] */
     int slot_count;
     int64_t slot_bytes;
 } cf_rows;
@@ -30,8 +30,8 @@ static inline cf_view cf_row(const cf_view *v, int64_t r) {
         offset += r % v->shape[d] * v->stride[d];
         r /= v->shape[d];
     }
-    return (cf_view){.data = cf_at(v, offset), .dtype = v->dtype, .ndim = 1, .shape = {v->shape[last]},
-                     .stride = {v->stride[last]}};
+    return (cf_view){
+        .data = cf_at(v, offset), .dtype = v->dtype, .ndim = 1, .shape = {v->shape[last]}, .stride = {v->stride[last]}};
 }
 
 static inline void *cf_rows_slot(const cf_rows *rows, int slot) {

@@ -30,8 +30,8 @@ static cfx_status check_dtypes(const cf_view *y, const cf_view *x) {
 
 /* ---- moving and adding runs of elements ------------------------------------------------------------------ */
 
-#define MOVE_CASE(T)                                                                            \
-    for (int64_t i = 0; i < n; i++) ((T *)y)[i * ys] = ((const T *)x)[i * xs];                  \
+#define MOVE_CASE(T)                                                           \
+    for (int64_t i = 0; i < n; i++) ((T *)y)[i * ys] = ((const T *)x)[i * xs]; \
     break
 
 static void move_run(int64_t size, int64_t n, void *y, int64_t ys, const void *x, int64_t xs) {
@@ -47,11 +47,11 @@ static void move_run(int64_t size, int64_t n, void *y, int64_t ys, const void *x
     }
 }
 
-#define ADD_CASE(T)                                                                             \
-    if (ys == 1 && xs == 1)                                                                     \
-        for (int64_t i = 0; i < n; i++) ((T *)y)[i] += ((const T *)x)[i];                       \
-    else                                                                                        \
-        for (int64_t i = 0; i < n; i++) ((T *)y)[i * ys] += ((const T *)x)[i * xs];             \
+#define ADD_CASE(T)                                                                 \
+    if (ys == 1 && xs == 1)                                                         \
+        for (int64_t i = 0; i < n; i++) ((T *)y)[i] += ((const T *)x)[i];           \
+    else                                                                            \
+        for (int64_t i = 0; i < n; i++) ((T *)y)[i * ys] += ((const T *)x)[i * xs]; \
     break
 
 /* Half types and bool, by blocks of what they are computed in. */
@@ -220,15 +220,18 @@ static cfx_status pick_all(cf_worker *worker, picking *p) {
 }
 
 cfx_status CF_K(index)(cf_worker *worker, const cf_call *call) {
-    picking p = {.whole = cf_call_in(call, 0), .picked = &call->v[0], .ids = cf_call_in(call, 1),
-                 .dim = (int)call->i[0]};
+    picking p = {
+        .whole = cf_call_in(call, 0), .picked = &call->v[0], .ids = cf_call_in(call, 1), .dim = (int)call->i[0]};
     return pick_all(worker, &p);
 }
 
 /* y [.., size, ..] += src at (ids, src). */
 cfx_status CF_K(index_add)(cf_worker *worker, const cf_call *call) {
-    picking p = {.whole = &call->v[0], .picked = cf_call_in(call, call->nin - 1), .ids = cf_call_in(call, call->nin - 2),
-                 .dim = (int)call->i[0], .add = 1};
+    picking p = {.whole = &call->v[0],
+                 .picked = cf_call_in(call, call->nin - 1),
+                 .ids = cf_call_in(call, call->nin - 2),
+                 .dim = (int)call->i[0],
+                 .add = 1};
     return pick_all(worker, &p);
 }
 
@@ -242,13 +245,13 @@ typedef struct gathering {
     int64_t least, most; /* places to be served */
 } gathering;
 
-#define GATHER_CASE(T)                                                                                       \
+#define GATHER_CASE(T)                                                                                         \
     for (int64_t i = 0; i < n; i++) ((T *)part)[i * part_step] = ((const T *)whole)[i * step + id[i] * place]; \
     break
-#define SCATTER_CASE(T)                                                                                      \
-    for (int64_t i = 0; i < n; i++)                                                                          \
-        if (id[i] >= g->least && id[i] < g->most)                                                            \
-            ((T *)whole)[i * step + id[i] * place] += ((const T *)part)[i * part_step];                      \
+#define SCATTER_CASE(T)                                                                 \
+    for (int64_t i = 0; i < n; i++)                                                     \
+        if (id[i] >= g->least && id[i] < g->most)                                       \
+            ((T *)whole)[i * step + id[i] * place] += ((const T *)part)[i * part_step]; \
     break
 
 /* n elements along the last dimension. */
@@ -293,7 +296,10 @@ static void gather_all(const gathering *g) {
             part += k * g->part.stride[d];
             ids += k * g->ids.stride[d];
         }
-        const cf_view row = {.data = cf_at(&g->ids, ids), .dtype = g->ids.dtype, .ndim = 1, .shape = {cols},
+        const cf_view row = {.data = cf_at(&g->ids, ids),
+                             .dtype = g->ids.dtype,
+                             .ndim = 1,
+                             .shape = {cols},
                              .stride = {g->ids.stride[last]}};
         for (int64_t c = 0; c < cols; c += CF_BLOCK) {
             const int64_t n = cf_least(CF_BLOCK, cols - c), *id = CF_K(read)(&row, CF_I64, c, n, temp);
@@ -340,14 +346,17 @@ static cfx_status gather(cf_worker *worker, gathering *g) {
 }
 
 cfx_status CF_K(gather)(cf_worker *worker, const cf_call *call) {
-    gathering g = {.whole = *cf_call_in(call, 0), .part = call->v[0], .ids = *cf_call_in(call, 1),
-                   .dim = (int)call->i[0]};
+    gathering g = {
+        .whole = *cf_call_in(call, 0), .part = call->v[0], .ids = *cf_call_in(call, 1), .dim = (int)call->i[0]};
     return gather(worker, &g);
 }
 
 /* y += src at (ids, src). */
 cfx_status CF_K(scatter_add)(cf_worker *worker, const cf_call *call) {
-    gathering g = {.whole = call->v[0], .part = *cf_call_in(call, call->nin - 1), .ids = *cf_call_in(call, call->nin - 2),
-                   .dim = (int)call->i[0], .add = 1};
+    gathering g = {.whole = call->v[0],
+                   .part = *cf_call_in(call, call->nin - 1),
+                   .ids = *cf_call_in(call, call->nin - 2),
+                   .dim = (int)call->i[0],
+                   .add = 1};
     return gather(worker, &g);
 }

@@ -86,15 +86,16 @@ static double number_at(const cf_view *v, int64_t i) {
 }
 
 static void number_put(const cf_view *v, int64_t i, double value) {
-    const cf_view one = {.data = cf_at(v, v->ndim ? i * v->stride[0] : 0), .dtype = v->dtype, .ndim = 1, .shape = {1},
-                         .stride = {1}};
+    const cf_view one = {
+        .data = cf_at(v, v->ndim ? i * v->stride[0] : 0), .dtype = v->dtype, .ndim = 1, .shape = {1}, .stride = {1}};
     CF_K(write)(&one, CF_F64, 0, 1, &value);
 }
 
 static int64_t id_at(const cf_view *v, int64_t i) {
     const void *at = cf_at(v, i * v->stride[0]);
-    return v->dtype == CFX_INT64 ? *(const int64_t *)at : v->dtype == CFX_INT32 ? *(const int32_t *)at
-                                                                                : *(const uint8_t *)at;
+    return v->dtype == CFX_INT64   ? *(const int64_t *)at
+           : v->dtype == CFX_INT32 ? *(const int32_t *)at
+                                   : *(const uint8_t *)at;
 }
 
 /* Targets are ids [n], or (two-dimensional, floats) probabilities [n, c]. */
@@ -115,8 +116,8 @@ typedef struct crossentropy {
     const cf_view *x, *target, *lse, *dx;
     int64_t ignore;
     double smoothing;
-    double *losses;        /* forward: [rows] */
-    const cf_view *dy;     /* backward */
+    double *losses;    /* forward: [rows] */
+    const cf_view *dy; /* backward */
     double weight;
 } crossentropy;
 
@@ -145,8 +146,12 @@ static void crossentropy_part(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(crossentropy)(cf_worker *worker, const cf_call *call) {
     const cf_view *loss = &call->v[0], *x = cf_call_in(call, 0);
     const int64_t n = x->shape[0], classes = x->shape[1];
-    crossentropy c = {.rows = rows_of(call, x), .x = x, .target = cf_call_in(call, 1), .lse = &call->v[1],
-                      .ignore = call->i[1], .smoothing = call->p[0]};
+    crossentropy c = {.rows = rows_of(call, x),
+                      .x = x,
+                      .target = cf_call_in(call, 1),
+                      .lse = &call->v[1],
+                      .ignore = call->i[1],
+                      .smoothing = call->p[0]};
     const int reduction = (int)call->i[0];
     if (has_ids(c.target)) CF_TRY(check_ids(c.target, n, classes, c.ignore));
     const int team = cf_cpu_team(worker, n * classes * EXP_COST);
@@ -190,8 +195,14 @@ static void crossentropy_bw_part(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(crossentropy_bw)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 1);
     const int64_t n = x->shape[0], classes = x->shape[1];
-    crossentropy c = {.rows = rows_of(call, x), .x = x, .target = cf_call_in(call, 2), .lse = cf_call_in(call, 3),
-                      .dx = &call->v[0], .ignore = call->i[1], .smoothing = call->p[0], .dy = cf_call_in(call, 0)};
+    crossentropy c = {.rows = rows_of(call, x),
+                      .x = x,
+                      .target = cf_call_in(call, 2),
+                      .lse = cf_call_in(call, 3),
+                      .dx = &call->v[0],
+                      .ignore = call->i[1],
+                      .smoothing = call->p[0],
+                      .dy = cf_call_in(call, 0)};
     c.weight = CF_K(number)(cf_call_in(call, 4));
     if (n * classes == 0) return CFX_OK;
     const int team = cf_cpu_team(worker, n * classes * EXP_COST);

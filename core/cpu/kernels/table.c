@@ -10,7 +10,7 @@
 #define CF_ENGINE_OTHER(name) CF_K(name)
 
 #define CF_OP(name, family, domain, gradient) \
-    cfx_status CF_ENGINE_##family(name)(cf_worker *worker, const cf_call *call);
+    cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
 #include "device/ops.def"
 #undef CF_OP
 

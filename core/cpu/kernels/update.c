@@ -13,48 +13,47 @@ typedef struct numbers {
 } numbers;
 
 /* A rule is a loop over the block; g is the gradient, clipped, and with decay in it unless it is decoupled. */
-#define RULE(T, with_decay, ...)                                   \
-    for (int64_t i = 0; i < n; i++) {                              \
-        T g = grad[i] * clip;                                      \
-        g = g > limit ? limit : g;                                 \
-        g = g < -limit ? -limit : g;                               \
-        if (with_decay) g += decay * p[i];                         \
-        __VA_ARGS__                                                \
-    }                                                              \
+#define RULE(T, with_decay, ...)           \
+    for (int64_t i = 0; i < n; i++) {      \
+        T g = grad[i] * clip;              \
+        g = g > limit ? limit : g;         \
+        g = g < -limit ? -limit : g;       \
+        if (with_decay) g += decay * p[i]; \
+        __VA_ARGS__                        \
+    }                                      \
     break
 
 /* The type is a parameter, for float and double; shrink is 1 - rate decay. */
-#define RULES(T, name, root)                                                                              \
-    static void name(int rule, const numbers *s, int64_t n, T *restrict p, T *restrict m, T *restrict v,  \
-                     const T *restrict grad) {                                                            \
-        const T rate = (T)s->rate, decay = (T)s->decay, shrink = (T)s->shrink, clip = (T)s->clip;         \
-        const T limit = (T)s->limit, eps = (T)s->eps, a = (T)s->a, b = (T)s->b, c = (T)s->c;              \
-        const T beta1 = (T)s->beta1, beta2 = (T)s->beta2, rest1 = (T)(1 - s->beta1), rest2 = (T)(1 - s->beta2); \
-        switch (rule) {                                                                                   \
-        case CF_RULE_DESCENT: RULE(T, 1, p[i] -= rate * g;);                                              \
-        case CF_RULE_MOMENTUM: RULE(T, 1, m[i] = beta1 * m[i] + g; p[i] -= rate * m[i];);                 \
-        case CF_RULE_NESTEROV: RULE(T, 1, m[i] = beta1 * m[i] + g; p[i] -= rate * (g + beta1 * m[i]););   \
-        case CF_RULE_RMSPROP:                                                                             \
-            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g * g; p[i] -= rate * g / (root(m[i]) + eps););      \
-        case CF_RULE_ADAM:                                                                                \
-            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;              \
-                 p[i] -= a * m[i] / (root(v[i]) * b + eps););                                             \
-        case CF_RULE_ADAMW:                                                                               \
-            RULE(T, 0, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;              \
-                 p[i] = p[i] * shrink - a * m[i] / (root(v[i]) * b + eps););                              \
-        case CF_RULE_ADAGRAD: RULE(T, 1, m[i] += g * g; p[i] -= rate * g / (root(m[i]) + eps););          \
-        case CF_RULE_ADADELTA:                                                                            \
-            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g * g;                                               \
-                 const T d = root(v[i] + eps) / root(m[i] + eps) * g;                                     \
-                 v[i] = beta1 * v[i] + rest1 * d * d; p[i] -= rate * d;);                                 \
-        case CF_RULE_NADAM:                                                                               \
-            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;              \
-                 p[i] -= (a * g + b * m[i]) / (root(v[i] * c) + eps););                              \
-        case CF_RULE_LION:                                                                                \
-            RULE(T, 0, const T u = beta1 * m[i] + rest1 * g;                                              \
-                 p[i] = p[i] * shrink - (u > 0 ? rate : u < 0 ? -rate : u);                               \
-                 m[i] = beta2 * m[i] + rest2 * g;);                                                       \
-        }                                                                                                 \
+#define RULES(T, name, root)                                                                                           \
+    static void name(int rule, const numbers *s, int64_t n, T *restrict p, T *restrict m, T *restrict v,               \
+                     const T *restrict grad) {                                                                         \
+        const T rate = (T)s->rate, decay = (T)s->decay, shrink = (T)s->shrink, clip = (T)s->clip;                      \
+        const T limit = (T)s->limit, eps = (T)s->eps, a = (T)s->a, b = (T)s->b, c = (T)s->c;                           \
+        const T beta1 = (T)s->beta1, beta2 = (T)s->beta2, rest1 = (T)(1 - s->beta1), rest2 = (T)(1 - s->beta2);        \
+        switch (rule) {                                                                                                \
+        case CF_RULE_DESCENT: RULE(T, 1, p[i] -= rate * g;);                                                           \
+        case CF_RULE_MOMENTUM: RULE(T, 1, m[i] = beta1 * m[i] + g; p[i] -= rate * m[i];);                              \
+        case CF_RULE_NESTEROV: RULE(T, 1, m[i] = beta1 * m[i] + g; p[i] -= rate * (g + beta1 * m[i]););                \
+        case CF_RULE_RMSPROP: RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g * g; p[i] -= rate * g / (root(m[i]) + eps);); \
+        case CF_RULE_ADAM:                                                                                             \
+            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;                           \
+                 p[i] -= a * m[i] / (root(v[i]) * b + eps););                                                          \
+        case CF_RULE_ADAMW:                                                                                            \
+            RULE(T, 0, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;                           \
+                 p[i] = p[i] * shrink - a * m[i] / (root(v[i]) * b + eps););                                           \
+        case CF_RULE_ADAGRAD: RULE(T, 1, m[i] += g * g; p[i] -= rate * g / (root(m[i]) + eps););                       \
+        case CF_RULE_ADADELTA:                                                                                         \
+            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g * g; const T d = root(v[i] + eps) / root(m[i] + eps) * g;       \
+                 v[i] = beta1 * v[i] + rest1 * d * d; p[i] -= rate * d;);                                              \
+        case CF_RULE_NADAM:                                                                                            \
+            RULE(T, 1, m[i] = beta1 * m[i] + rest1 * g; v[i] = beta2 * v[i] + rest2 * g * g;                           \
+                 p[i] -= (a * g + b * m[i]) / (root(v[i] * c) + eps););                                                \
+        case CF_RULE_LION:                                                                                             \
+            RULE(T, 0, const T u = beta1 * m[i] + rest1 * g; p[i] = p[i] * shrink - (u > 0   ? rate                    \
+                                                                                     : u < 0 ? -rate                   \
+                                                                                             : u);                     \
+                 m[i] = beta2 * m[i] + rest2 * g;);                                                                    \
+        }                                                                                                              \
     }
 RULES(float, rule_f32, sqrtf)
 RULES(double, rule_f64, sqrt)
@@ -89,11 +88,16 @@ cfx_status CF_K(update)(cf_worker *worker, const cf_call *call) {
     const int64_t n = cf_view_numel(&call->v[0]);
     const int rule = (int)call->i[0];
     if (rule < 0 || rule >= CF_RULES) return cf_fail(CFX_EFAULT, "there is no update rule %d", rule);
-    updating u = {.call = call, .rule = rule, .states = cf_rule_kind_states(rule),
-                  .compute = cf_compute_of(call->dtype)};
+    updating u = {
+        .call = call, .rule = rule, .states = cf_rule_kind_states(rule), .compute = cf_compute_of(call->dtype)};
     numbers *s = &u.numbers;
-    *s = (numbers){.rate = slot[0] * p[0], .decay = p[1], .clip = slot[7], .limit = p[2] > 0 ? p[2] : INFINITY,
-                   .eps = p[3], .beta1 = slot[1], .beta2 = slot[2]};
+    *s = (numbers){.rate = slot[0] * p[0],
+                   .decay = p[1],
+                   .clip = slot[7],
+                   .limit = p[2] > 0 ? p[2] : INFINITY,
+                   .eps = p[3],
+                   .beta1 = slot[1],
+                   .beta2 = slot[2]};
     s->shrink = 1 - s->rate * s->decay;
     if (rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW) {
         s->a = s->rate / slot[3];
@@ -113,25 +117,25 @@ cfx_status CF_K(update)(cf_worker *worker, const cf_call *call) {
 
 /* NaN wins over any number, as it does in a sum. */
 /* y = a joined with b; y may be a.  W: the type in which sums and products wrap. */
-#define JOIN(T, W, name)                                                                         \
-    static void name(int how, int64_t n, const T *a, const T *b, T *y) {                         \
-        switch (how) {                                                                           \
-        case CF_COMBINE_PROD:                                                                    \
-            CF_VECTOR                                                                            \
-            for (int64_t i = 0; i < n; i++) y[i] = (T)((W)a[i] * (W)b[i]);                       \
-            break;                                                                               \
-        case CF_COMBINE_MAX:                                                                     \
-            CF_VECTOR                                                                            \
-            for (int64_t i = 0; i < n; i++) y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i];    \
-            break;                                                                               \
-        case CF_COMBINE_MIN:                                                                     \
-            CF_VECTOR                                                                            \
-            for (int64_t i = 0; i < n; i++) y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i];    \
-            break;                                                                               \
-        default:                                                                                 \
-            CF_VECTOR                                                                            \
-            for (int64_t i = 0; i < n; i++) y[i] = (T)((W)a[i] + (W)b[i]);                       \
-        }                                                                                        \
+#define JOIN(T, W, name)                                                                      \
+    static void name(int how, int64_t n, const T *a, const T *b, T *y) {                      \
+        switch (how) {                                                                        \
+        case CF_COMBINE_PROD:                                                                 \
+            CF_VECTOR                                                                         \
+            for (int64_t i = 0; i < n; i++) y[i] = (T)((W)a[i] * (W)b[i]);                    \
+            break;                                                                            \
+        case CF_COMBINE_MAX:                                                                  \
+            CF_VECTOR                                                                         \
+            for (int64_t i = 0; i < n; i++) y[i] = a[i] > b[i] || a[i] != a[i] ? a[i] : b[i]; \
+            break;                                                                            \
+        case CF_COMBINE_MIN:                                                                  \
+            CF_VECTOR                                                                         \
+            for (int64_t i = 0; i < n; i++) y[i] = a[i] < b[i] || a[i] != a[i] ? a[i] : b[i]; \
+            break;                                                                            \
+        default:                                                                              \
+            CF_VECTOR                                                                         \
+            for (int64_t i = 0; i < n; i++) y[i] = (T)((W)a[i] + (W)b[i]);                    \
+        }                                                                                     \
     }
 JOIN(float, float, join_f32)
 JOIN(double, double, join_f64)
@@ -181,15 +185,11 @@ static void combine_part(void *context, int64_t from, int64_t to) {
     const int direct = c->call->dtype == cf_compute_dtype(c->compute);
     const int64_t step = direct ? WIDE : CF_BLOCK, size = cf_compute_size(c->compute);
     double sum[WIDE];
-    cf_block_memory temp[2];
+    cf_block_memory temp;
     for (int64_t i = from; i < to; i += step) {
         const int64_t n = cf_least(step, to - i);
-        const void *first = CF_K(read)(&v[0], c->compute, i, n, &temp[0]);
-        for (int k = 1; k < count; k++) {
-            join(c, n, first, CF_K(read)(&v[k], c->compute, i, n, &temp[1]), sum);
-            first = sum;
-        }
-        if (count == 1) memcpy(sum, first, (size_t)(n * size));
+        memcpy(sum, CF_K(read)(&v[0], c->compute, i, n, &temp), (size_t)(n * size));
+        for (int k = 1; k < count; k++) join(c, n, sum, CF_K(read)(&v[k], c->compute, i, n, &temp), sum);
         if (c->how == CF_COMBINE_AVG) scale(c, n, sum);
         for (int k = 0; k < count; k++) {
             if (c->root >= 0 && k != c->root) continue;
@@ -208,7 +208,8 @@ static void copy_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(combine)(cf_worker *worker, const cf_call *call) {
-    combining c = {.call = call, .how = (int)call->i[0], .root = (int)call->i[1], .compute = cf_compute_of(call->dtype)};
+    combining c = {
+        .call = call, .how = (int)call->i[0], .root = (int)call->i[1], .compute = cf_compute_of(call->dtype)};
     const int64_t n = cf_view_numel(&call->v[0]);
     const int copies = c.how == CF_COMBINE_COPY;
     if (c.root >= call->nout || (copies && c.root < 0))

@@ -2,6 +2,7 @@
 --
 -- A function here takes any nested table with tensors in it, a module or not; modules have the same as methods.
 -- @module conflux.nn
+local each = require("conflux.core").each
 local init = require "conflux.nn.initializers"
 local layers = require "conflux.nn.layers"
 local losses = require "conflux.nn.losses"
@@ -11,7 +12,7 @@ local nn = {
   init = init, layer = module.layer, buffer = module.buffer, parameters = module.parameters,
   train = module.train, eval = module.eval, freeze = module.freeze, unfreeze = module.unfreeze,
 }
-for name, class in next, layers do nn[name] = class end
-for name, loss in next, losses do nn[name] = loss end
+for name, class in each, layers do nn[name] = class end
+for name, loss in each, losses do nn[name] = loss end
 
 return nn

@@ -14,7 +14,8 @@ local C = core.C
 local is_tensor = core.is_tensor
 local band, bor, bnot = bit.band, bit.bor, bit.bnot
 local getinfo, getlocal = debug.getinfo, debug.getlocal
-local getmetatable, next, rawget, setmetatable, type = getmetatable, next, rawget, setmetatable, type
+local getmetatable, rawget, setmetatable, type = getmetatable, rawget, setmetatable, type
+local each = core.each
 local concat = table.concat
 
 local BUFFER, FROZEN, FLOAT = C.CFX_FLAG_BUFFER, C.CFX_FLAG_FROZEN, C.CFX_FLOAT16
@@ -30,7 +31,7 @@ local function each_table(x, f, argument, seen)
   if seen[x] then return end
   seen[x] = true
   f(x, argument)
-  for _, v in next, x do
+  for _, v in each, x do
     if type(v) == "table" then each_table(v, f, argument, seen) end
   end
 end
@@ -155,7 +156,7 @@ local function find(x, target, keys, seen)
   if x == target then return true end
   if seen[x] then return false end
   seen[x] = true
-  for k, v in next, x do
+  for k, v in each, x do
     if type(v) == "table" then
       keys[#keys + 1] = tostring(k)
       if find(v, target, keys, seen) then return true end

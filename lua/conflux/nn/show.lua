@@ -11,7 +11,8 @@ local bit = require "bit"
 
 local C = core.C
 local is_tensor = core.is_tensor
-local getmetatable, next, rawget, tonumber, tostring, type = getmetatable, next, rawget, tonumber, tostring, type
+local getmetatable, rawget, tonumber, tostring, type = getmetatable, rawget, tonumber, tostring, type
+local each = core.each
 local concat, sort = table.concat, table.sort
 
 local WIDTH = 60 -- notes do not stand further right than this for the sake of one long line
@@ -63,7 +64,7 @@ end
 
 local function keys_of(t)
   local keys = {}
-  for k in next, t do
+  for k in each, t do
     if type(k) == "string" then keys[#keys + 1] = k end
   end
   sort(keys)
@@ -83,12 +84,12 @@ end
 
 -- Does it print on lines of its own: has it layers or tables in it, or tensors that nobody describes?
 local function is_open(x)
-  for _, v in next, x do
+  for _, v in each, x do
     if type(v) == "table" then return true end
   end
   local mt = getmetatable(x)
   if type(mt) == "table" and mt.describe then return false end
-  for _, v in next, x do
+  for _, v in each, x do
     if is_tensor(v) then return true end
   end
   return false
