@@ -144,7 +144,7 @@ typedef struct cfx_memory_info {
 } cfx_memory_info;
 CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out);
 /* For hosts with a garbage collector: the int32 is not 0 once a pool has grown by more than the threshold
- * (default 64 MiB) since the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
+ * (default 8 MiB) since the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
 CFX_API const int32_t *cfx_debt(const cfx_context *context);
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes);
 CFX_API void cfx_debt_paid(cfx_context *context);

@@ -263,7 +263,7 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
     cfx_context *context = memory;
     context->threads = options && options->threads > 0 ? options->threads : usable_cores();
     context->memory_limit = options ? options->memory_limit : 0;
-    context->debt_threshold = 64 << 20;
+    context->debt_threshold = 8 << 20;
     context->source = "";
     cfx_seed(context, options ? options->seed : 0);
     cfx_device *cpu;

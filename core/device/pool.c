@@ -15,8 +15,9 @@ struct cf_slab {
     int32_t cut;
 };
 
-/* Blocks up to this size are cut from slabs of SLAB_BYTES. */
-enum { SMALL_BYTES = 1 << 18, SLAB_BYTES = 1 << 21 };
+/* Small blocks are cut from slabs of SLAB_BYTES, a CPU's huge page; medium ones lie four in a slab of several
+ * such pages, and large ones each in its own. */
+enum { SMALL_BYTES = 1 << 18, MEDIUM_BYTES = 1 << 23, SLAB_BYTES = 1 << 21, BLOCKS = 4 };
 static const size_t MOST_BYTES = (size_t)1 << 47; /* more than a process can address */
 
 /* Classes 4k .. 4k+3 are 256 * 2^k times 1, 1.25, 1.5, 1.75; `size` is what the class's blocks have.  Sizes are
@@ -81,7 +82,9 @@ static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
     if (!slab || slab->used + size > slab->bytes) {
         /* few small blocks should not reserve much: a class's first slab is its smallest */
         size_t bytes = size;
-        if (size <= SMALL_BYTES) bytes = slab ? SLAB_BYTES : 4 * size;
+        if (size <= SMALL_BYTES) bytes = slab ? SLAB_BYTES : BLOCKS * size;
+        else if (size <= MEDIUM_BYTES) bytes = slab ? BLOCKS * size : size;
+        if (bytes > SLAB_BYTES / 2) bytes = (bytes + SLAB_BYTES - 1) / SLAB_BYTES * SLAB_BYTES;
         if (slab_new(pool, bytes, c, &slab) != CFX_OK) CF_TRY(slab_new(pool, size, c, &slab));
         pool->open[c] = slab;
     }

@@ -1,7 +1,7 @@
 /* pool.h: device memory, cached.
  *
  * Blocks come in size classes, four to a doubling, so that a block is taken and given back in constant time and
- * a training loop reuses the same ones: small classes are cut from slabs of 2 MiB, large blocks are slabs of
+ * a training loop reuses the same ones: small and medium classes are cut from slabs, large blocks are slabs of
  * their own.  A block goes back while commands may still use it; it carries their events along, and its next
  * owner's first write waits for them.  One implementation serves every backend; all calls are the host's.
  */

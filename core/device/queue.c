@@ -62,8 +62,8 @@ cfx_status cf_queue_room(cf_queue *queue, size_t bytes) {
 static cf_command *place(cf_queue *queue, size_t bytes) {
     size_t at = (size_t)(queue->tail % CF_RING_BYTES);
     /* An empty ring starts anew at its front, whose pages and cache lines are warm.  Until the worker has passed
-     * the fill there is room only up to it, so this is not done under a promise. */
-    const bool restart = at > CF_RING_BYTES / 64 && bytes <= at && !queue->promised &&
+     * the fill there is room only up to it: enough for this record and for all that was promised. */
+    const bool restart = at > CF_RING_BYTES / 256 && bytes <= at && queue->promised <= at &&
                          atomic_load_explicit(&queue->head, memory_order_acquire) == queue->tail;
     queue->reserved = queue->tail + bytes;
     if (at + bytes > CF_RING_BYTES || restart) {

@@ -120,6 +120,9 @@ local stream = 0         -- and the random stream that it is made from
 local devices = {}       -- live devices by address and by name; a device has one object
 local debt = ffi.new "int32_t[1]"
 
+local LEAST = 8 * 2 ^ 20 -- bytes of debt, however quick collections are: what the caches still hold
+local threshold = LEAST
+
 -- Reads a decimal number of up to 64 bits.
 local function uint64(text, name)
   local value = 0ULL
@@ -193,6 +196,7 @@ local function make_context()
   if C.cfx_context_new(options, out) ~= 0 then raise(failure()) end
   context = out[0]
   debt = C.cfx_debt(context)
+  C.cfx_debt_threshold(context, threshold)
   list_devices()
   local has_host, host = pcall(require, "conflux.host")
   if has_host then host.interruptible(context) end
@@ -227,9 +231,9 @@ end
 -- ---- memory -----------------------------------------------------------------------------------------------
 
 local SHARE = 0.02       -- of the time may go into collections
-local LEAST = 64 * 2 ^ 20 -- bytes of debt, however quick collections are
 local PART = 1 / 16      -- of a device's memory may be debt, however slow they are
-local threshold, last_collection = LEAST, -math.huge
+local MUCH = 1 / 4       -- of what stays
+local last_collection, was_dear = -math.huge, false
 local now = ffi.new "cf_time"
 
 local function seconds()
@@ -237,21 +241,26 @@ local function seconds()
   return tonumber(now.s) + tonumber(now.ns) * 1e-9
 end
 
--- The pools have grown by more than the threshold since the last collection: LuaJIT does not see that memory.
+-- The pools have grown by more than the threshold since the last collection: LuaJIT does not see that memory.  The
+-- next ones are put off if two in a row took too long; but not if they freed much of Lua's own memory, for then
+-- LuaJIT would have made one soon, and the time went into finalisers, which every handle needs once.
 local function collect()
-  local start = seconds()
+  local start, before = seconds(), collectgarbage "count"
   collectgarbage()
   C.cfx_debt_paid(context)
-  local took, gap = seconds() - start, start - last_collection
+  local took, gap, live = seconds() - start, start - last_collection, collectgarbage "count"
   last_collection = start
   local wanted = threshold
-  if took > SHARE * gap then
+  local dear = took > SHARE * gap and before - live < MUCH * live
+  if dear and was_dear then
+    dear = false
     local info = ffi.new "cfx_memory_info"
     C.cfx_memory(default, info)
     wanted = math.max(LEAST, math.min(threshold * 2, info.limit * PART))
   elseif took < SHARE / 8 * gap then
     wanted = math.max(LEAST, threshold / 2)
   end
+  was_dear = dear
   if wanted == threshold then return end
   threshold = wanted
   C.cfx_debt_threshold(context, threshold)

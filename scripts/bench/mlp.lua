@@ -20,7 +20,8 @@ local bench = dofile((arg[0]:match "^.*/" or "") .. "common.lua")
 local options = bench.options()
 
 local BLOCKS, STEPS = 15, 100
-if options.quick then BLOCKS, STEPS = 3, 10 end
+local WARM_STEPS = 50 -- before each block, as before each of the floor's: what ran in between has the caches
+if options.quick then BLOCKS, STEPS, WARM_STEPS = 3, 10, 10 end
 
 -- ---- the floor, in a process of its own: mlp.lua --floor NAME DEVICES THREADS STEPS ---------------------------
 
@@ -47,6 +48,7 @@ local cf = require "conflux"
 
 local function step_block(step)
   local losses
+  for _ = 1, WARM_STEPS do step() end
   cf.sync()
   local start = bench.now()
   for _ = 1, STEPS do losses = step() end
