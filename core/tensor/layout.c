@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* Buckets of 25 MiB keep a network busy, as in PyTorch DDP (Li et al., VLDB 2020); the first is small so that
- * reduction starts early. */
-enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
+ * reduction starts early, and what would be less than a quarter of it at the end is not worth another meeting. */
+enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LAST_BUCKET = 1 << 18 };
 
 static void layout_drop(cfx_layout *layout) {
     for (int32_t i = 0; layout->places && i < layout->n; i++) free(layout->places[i].path);
@@ -261,7 +261,8 @@ static cfx_status cut(cf_buffer *buffer) {
         if (place->dtype != buffer->layout_dtype || place->tied >= 0) continue;
         const int64_t at = place->offset * size;
         if (n == 0) buckets[n++].from = 0;
-        else if (at - buckets[n - 1].from >= (n == 1 ? FIRST_BUCKET : BUCKET)) {
+        else if (at - buckets[n - 1].from >= (n == 1 ? FIRST_BUCKET : BUCKET) &&
+                 (int64_t)buffer->bytes - at >= LAST_BUCKET) {
             buckets[n - 1].to = at;
             buckets[n++].from = at;
         }

@@ -50,10 +50,10 @@ TEST(a_reduction_to_a_root_only_reads_the_others) {
 TEST(a_bucket_is_reduced_while_the_rest_of_backward_is_still_blocked) {
     setup(3);
     /* Two buckets: w is more than the first one's size, and its gradient is complete before v's begins. */
-    const int64_t sizes[2] = {400000, 1000};
+    const int64_t sizes[2] = {400000, 100000};
     model grads;
     make_model(&grads, 2, 2, sizes);
-    cfx_tensor w[2], v[2], late[2] = {0}, far = full(device[2], 1000, 5);
+    cfx_tensor w[2], v[2], late[2] = {0}, far = full(device[2], sizes[1], 5);
     gate g = {0};
     CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
     shut_gate(&g, device[2], CF_COMPUTE);
@@ -107,7 +107,7 @@ TEST(a_bucket_is_reduced_while_the_rest_of_backward_is_still_blocked) {
 
 TEST(bucket_events_hold_only_until_the_next_write) {
     setup(3);
-    const int64_t sizes[2] = {400000, 1000};
+    const int64_t sizes[2] = {400000, 100000};
     for (int round = 0; round < 20; round++) {
         model grads;
         gate g = {0};
@@ -150,7 +150,7 @@ TEST(bucket_events_hold_only_until_the_next_write) {
 
 TEST(buckets_of_a_second_backward_are_its_own) {
     setup(3);
-    const int64_t sizes[2] = {400000, 1000};
+    const int64_t sizes[2] = {400000, 100000};
     model grads;
     gate g = {0};
     make_model(&grads, 2, 2, sizes);
@@ -185,6 +185,27 @@ TEST(buckets_of_a_second_backward_are_its_own) {
     cfx_release(&far);
     free_model(&grads);
     teardown();
+}
+
+TEST(a_small_rest_of_a_buffer_has_no_bucket_of_its_own) {
+    for (int large = 0; large < 2; large++) {
+        setup(1);
+        const int64_t sizes[2] = {400000, large ? 1 << 16 : 1000};
+        model grads;
+        make_model(&grads, 1, 2, sizes);
+        cfx_tensor w[2], loss = {0};
+        cfx_tape *tape;
+        for (int k = 0; k < 2; k++) w[k] = full(device[0], sizes[k], 1);
+        CHECK_STATUS(cfx_tape_begin(context, 2, (cfx_tensor *[]){&w[0], &w[1]}, &tape), CFX_OK);
+        CHECK_STATUS(cfx_reduce(CF_OP_sum, &w[0], 0, NULL, 0, 0, &loss), CFX_OK);
+        CHECK_STATUS(cfx_tape_backward(tape, &loss, grads.leaves, 0), CFX_OK);
+        CHECK_EQ(grads.x[0][0]._buffer->nbuckets, 1 + large);
+        cfx_tape_end(tape);
+        cfx_release(&loss);
+        release(2, w);
+        free_model(&grads);
+        teardown();
+    }
 }
 
 /* ---- faults ----------------------------------------------------------------------------------------- */
