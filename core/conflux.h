@@ -110,7 +110,8 @@ typedef struct cfx_context_options {
 } cfx_context_options;
 
 CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out);
-/* Waits for what is enqueued, then frees everything but tensor handles still held, which become void. */
+/* Drops what has not begun (cfx_sync waits for it), then frees everything but tensor handles still held, which
+ * become void. */
 CFX_API void cfx_context_free(cfx_context *context);
 
 /* Makes `spec` the run's devices: names separated by commas, "cpu", "cpu:1", "cpu*2".  Refused while a

@@ -282,6 +282,7 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
 CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
     if (context->end_tapes) context->end_tapes(context);
+    atomic_store(&context->ending, 1);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
     for (int32_t i = 0; i < context->nopen; i++) {
         cf_worker_stop(context->open[i]);

@@ -65,6 +65,7 @@ struct cfx_context {
     cf_word host; /* the host parks here */
     _Atomic int32_t host_asleep;
     _Atomic int32_t interrupted;
+    _Atomic int32_t ending; /* kernels are skipped: nobody will read what they write */
 };
 
 /* Fails, once, if the context was interrupted. */

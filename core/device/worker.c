@@ -60,6 +60,7 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
         inherit(queue, command, ticket);
         poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
     }
+    poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
     if (!poisoned || (command->flags & CF_ALWAYS)) {
         char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
         const cfx_status status = command->run(worker, payload, poisoned);

@@ -102,13 +102,31 @@ local PUBLIC = {
   safetensors_read = "load", safetensors_write = "save",
 }
 
---- The message of the C call that failed last, as users see it.  That of a file begins with its path.
+-- What the first frame outside Conflux called, by the name that it has there; nil after a tail call and the like.
+local function called()
+  local name
+  for level = 2, 250 do
+    local info = getinfo(level, "Sn")
+    if not info then return name end
+    if info.what ~= "C" then
+      if info.source:sub(1, #home) ~= home then return name end
+      name = info.name
+    end
+  end
+end
+
+--- The message of the C call that failed last, as users see it.  That of a file begins with its path, and that of
+-- memory knows no function.
 ---@param st? integer what the call returned
 ---@return string
 local function failure(st)
   local message = ffi.string(C.cfx_error())
   local name, rest = message:match "^([%w_]+)(: .*)$"
   if PUBLIC[name] then return "conflux." .. PUBLIC[name] .. rest end
+  if st == CFX_EMEMORY and not name then
+    name = called()
+    if name then message = name:gsub("^__", "") .. ": " .. message end
+  end
   return (name and st ~= CFX_EIO and "conflux." or "conflux: ") .. message
 end
 

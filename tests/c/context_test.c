@@ -1,6 +1,8 @@
 /* Contexts and their devices: core/device/context.c. */
 #include "test.h"
 
+#include <unistd.h>
+
 #include "queues.h"
 
 static void check_names(const cfx_context *context, int n, const char *const *names) {
@@ -203,17 +205,37 @@ TEST(handles_may_outlive_their_context) {
     cfx_layout_free(layout);
 }
 
-TEST(freeing_a_context_runs_what_is_enqueued) {
+TEST(freeing_a_context_runs_what_must_run) {
     cfx_context *context = new_context("cpu*2");
     gate g = {0};
     diary d = {0};
     cf_event shut = shut_gate(&g, cfx_device_at(context, 1), CF_COMPUTE);
-    for (int i = 0; i < 10; i++) shut = write_entry(&d, i, cfx_device_at(context, i % 2), i % 2, &shut, 1);
+    for (int i = 0; i < 10; i++) {
+        const entry e = {&d, i};
+        shut = enqueue(cfx_device_at(context, i % 2), i % 2, run_entry, CF_ALWAYS, &shut, 1, &e, sizeof e);
+    }
     open_gate(&g);
     cfx_context_free(context);
     CHECK_EQ(atomic_load(&d.n), 10);
     for (int i = 0; i < 10; i++) CHECK_EQ(d.ids[i], i);
     cfx_context_free(NULL);
+}
+
+static _Atomic int ran;
+static cfx_status run_a_while(cf_worker *worker, void *payload, bool poisoned) {
+    (void)worker;
+    (void)payload;
+    (void)poisoned;
+    usleep(1000);
+    atomic_fetch_add(&ran, 1);
+    return CFX_OK;
+}
+
+TEST(freeing_a_context_drops_work_that_nobody_will_read) {
+    cfx_context *context = new_context("cpu*2");
+    for (int k = 0; k < 5000; k++) enqueue(cfx_device_at(context, 1), CF_COMPUTE, run_a_while, 0, NULL, 0, "", 0);
+    cfx_context_free(context);
+    CHECK(atomic_load(&ran) < 5000);
 }
 
 TEST(options_of_another_size_are_refused) {

@@ -1,0 +1,256 @@
+-- What happens when something breaks, and that nothing else breaks with it; and what waits for what.
+require "tests.spec.helper"
+local cf = require "conflux"
+local core = require "conflux.core"
+local nn, optim = cf.nn, cf.optim
+
+local DEVICES = {"cpu:0", "cpu:1", "cpu:2"}
+require "tests.spec.virtual".devices("cpu*3", setup, teardown)
+
+local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+
+local function raised(f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  return message
+end
+
+-- A tensor that no command will write: its queue faulted before.
+local function void()
+  return cf.ones(3, 2)[cf.tensor({7}, {dtype = "int64"})] * 2
+end
+
+local function ready(x) return core.C.cfx_ready(x) == 1 end
+
+-- Work for a second or so, in the queue of the default device.
+local function slow()
+  local x = cf.rand(900, 900)
+  for _ = 1, 60 do x = (x:matmul(x)):tanh() end
+  return x:sum()
+end
+
+describe("a fault in a queue", function()
+  it("is raised at the read, and names the operation and the line that asked for it", function()
+    local rows, ids, m = cf.ones(3, 2), cf.tensor({1, 3}, {dtype = "int64"}), nn.Dense(2, 1)
+    local line = debug.getinfo(1, "l").currentline + 1
+    local loss = cf.withgradient(function(model) return model(rows[ids]):sum() end, m)
+    local read = debug.getinfo(1, "l").currentline + 1
+    local message = raised(function() return loss:item() + 0 end)
+    assert.equal(("tests/spec/faults_spec.lua:%d: conflux.index: id 3 at position 2 is outside 0 to 2 "
+      .. "(enqueued at tests/spec/faults_spec.lua:%d)"):format(read, line), message)
+  end)
+
+  it("leaves what it should have written void, and reading that raises again", function()
+    local x = void()
+    assert.matches("index", raised(x.totable, x))
+    assert.matches("index", raised(x.totable, x))
+    assert.matches("index", raised(function() return (x + 1):totable() end))
+    assert.tensor_equal(cf.ones(2) + 1, {2, 2})
+  end)
+
+  it("takes no value that was there before", function()
+    local before = cf.ones(4) * 3
+    local x = void()
+    assert.tensor_equal(before, {3, 3, 3, 3})
+    raised(x.totable, x)
+    assert.tensor_equal(before, {3, 3, 3, 3})
+  end)
+
+  it("of one replica keeps all of them from updating, and training goes on", function()
+    local models = cf.replicate(nn.Chain(nn.Embedding(4, 3), nn.Dense(3, 1)), DEVICES)
+    local opt = optim.Adam(1e-2)
+    local states = cf.withdevices(function(i) return opt:setup(models[i]) end, DEVICES)
+    local function step(id)
+      local losses, grads = cf.withdevices(function(i)
+        local ids = cf.tensor({i == 2 and id or 1, 0}, {dtype = "int64"})
+        return cf.withgradient(function(m) return (m(ids) ^ 2):sum() end, models[i])
+      end, DEVICES)
+      cf.allreduce("avg", grads)
+      cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end, DEVICES)
+      return losses
+    end
+    step(2)
+    cf.sync()
+    local before = {}
+    for i = 1, 3 do before[i] = models[i][2].weight:totable() end
+    local losses = step(4)
+    assert.matches("id 4 at position 1 is outside 0 to 3", raised(losses[2].item, losses[2]))
+    assert.is_true(losses[1]:item() == losses[1]:item())
+    for i = 1, 3 do assert.tensor_equal(models[i][2].weight, before[i]) end
+    losses = step(3)
+    for i = 1, 3 do
+      assert.is_true(losses[i]:item() > 0)
+      assert.tensor_equal(models[i][2].weight, models[1][2].weight)
+    end
+    assert.is_false(models[1][2].weight:totable()[1][1] == before[1][1][1])
+  end)
+
+  it("is not passed to devices that did not ask for its result", function()
+    local bad
+    local lists = cf.withdevices(function(i)
+      if i == 1 then bad = void() end
+      return cf.full(i, 2) + 1
+    end, DEVICES)
+    for i = 2, 3 do assert.tensor_equal(lists[i], {i + 1, i + 1}) end
+    raised(bad.totable, bad)
+    assert.tensor_equal(cf.ones(1, {device = "cpu:0"}) + 1, {2})
+  end)
+end)
+
+describe("an error in one closure", function()
+  it("leaves the work of the others, and the devices fit for the next", function()
+    local kept = {}
+    local message = raised(cf.withdevices, function(i)
+      kept[i] = cf.full(i, 2) * 2
+      if i == 2 then local _ = cf.ones(2) + cf.ones(3) end
+      kept[i]:sum():item()
+      kept[i]:add_(1)
+    end, DEVICES)
+    assert.matches("faults_spec%.lua:%d+: conflux%.add: .*%(on cpu:1%)$", message)
+    assert.tensor_equal(kept[1], {3, 3})
+    assert.tensor_equal(kept[2], {4, 4})
+    assert.tensor_equal(kept[3], {7, 7})
+  end)
+end)
+
+describe("empty tensors", function()
+  it("go through layers, losses and gradients, and an empty mean is not a number", function()
+    local m = nn.Chain(nn.Dense(3, 4, "relu"), nn.LayerNorm(4), nn.Dense(4, 2))
+    local x, ids = cf.zeros(0, 3), cf.zeros(0, {dtype = "int64"})
+    assert.same({0, 2}, m(x).shape)
+    local loss, g = cf.withgradient(function(model) return nn.crossentropy(model(x), ids, {reduction = "sum"}) end, m)
+    assert.equal(0, loss:item())
+    assert.tensor_equal(g[1].weight, cf.zeros(4, 3))
+    local mean = nn.mse(x, x):item()
+    assert.is_true(mean ~= mean)
+  end)
+
+  it("are no batch of a loader", function()
+    local data = {x = cf.zeros(0, 3)}
+    assert.refuses(function() cf.data.DataLoader(data, {batch = 4}) end, "DataLoader: ")
+  end)
+end)
+
+describe("order", function()
+  it("lets a closure read its loss while the next one's work is enqueued and done", function()
+    local log, first = {}, nil
+    cf.withdevices(function(i)
+      local loss = i == 1 and slow() or cf.ones(2):sum()
+      if i == 1 then first = loss end
+      local value = loss:item()
+      if i == 2 then assert.equal(2, value) end
+      log[#log + 1] = i
+      if i == 2 then log.first_was_ready = ready(first) end
+    end, {"cpu:0", "cpu:1"})
+    assert.same({1, 2}, {log[1], log[2]}) -- they go on in device order
+    -- The same, read without the scheduler's order: device 2 had its value while device 1 was still at work.
+    local a, b
+    cf.withdevices(function(i)
+      if i == 1 then a = slow() else b = cf.ones(2):sum() end
+    end, {"cpu:0", "cpu:1"})
+    assert.equal(2, b:item())
+    assert.is_false(ready(a))
+    assert.is_true(a:item() == a:item())
+  end)
+
+  it("does not make device(X) wait for the first replica's backward", function()
+    local X = cf.rand(16, 4)
+    cf.sync()
+    local busy, copy
+    cf.withdevices(function(i, device)
+      if i == 1 then
+        busy = slow()
+      else
+        copy = device(X) -- lies on cpu:0, whose queue is full of work
+      end
+    end, {"cpu:0", "cpu:1"})
+    assert.tensor_equal(copy:to "cpu:1", copy)
+    assert.is_false(ready(busy))
+    assert.tensor_equal(copy, X)
+    assert.is_true(busy:item() == busy:item())
+  end)
+end)
+
+-- ---- whole programs -----------------------------------------------------------------------------------------
+
+local function shell(command)
+  local path = os.tmpname()
+  local status = os.execute(("{ %s\n} >%s 2>&1"):format(command, path))
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  os.remove(path)
+  return text, status / 256
+end
+
+local function run(text, before)
+  local script = os.tmpname()
+  local file = assert(io.open(script, "w"))
+  file:write(text)
+  file:close()
+  local out, code = shell(("%s %s %s"):format(before or "", conflux, script))
+  os.remove(script)
+  return out, code
+end
+
+describe("a memory limit", function()
+  it("is kept with byte counts at the caller's line, and the program goes on #program", function()
+    local out, code = run([[
+local cf = require "conflux"
+local kept = cf.ones(1024, 1024)
+print(pcall(function()
+  local x = cf.zeros(4096, 4096)
+  return x
+end))
+for _ = 1, 200 do local x = cf.zeros(1024, 1024) end -- dropped: collected, not counted
+print(kept:sum():item(), cf.memory("cpu:0").limit)
+]], "CONFLUX_MEMORY_LIMIT=32M")
+    assert.equal(0, code, out)
+    assert.matches(":4: conflux%.zeros: out of memory: 67108864 bytes asked for, %d+ in use, %d+ reserved, "
+      .. "limit 33554432", out)
+    assert.matches("\n1048576\t33554432\n$", out)
+  end)
+
+  it("is refused if it is none #program", function()
+    local out, code = run("require 'conflux'.zeros(1)", "CONFLUX_MEMORY_LIMIT=much")
+    assert.equal(1, code)
+    assert.matches("CONFLUX_MEMORY_LIMIT: expected", out)
+  end)
+end)
+
+describe("Ctrl-C", function()
+  local function interrupted(text)
+    return run(text, "timeout --foreground --preserve-status -s INT 1")
+  end
+
+  it("stops a loop that calls Conflux #program", function()
+    local out, code = interrupted [[
+local cf = require "conflux"
+local x = cf.ones(10)
+while true do x = x + 1 end]]
+    assert.matches(":3: interrupted!\nstack traceback:", out)
+    assert.equal(1, code)
+  end)
+
+  it("stops a wait for work that takes longer #program", function()
+    local out, code = interrupted [[
+local cf = require "conflux"
+local x = cf.rand(1500, 1500)
+for _ = 1, 2000 do x = x:matmul(x):tanh() end
+io.stdout:write "enqueued\n" io.flush()
+print(x:sum():item())]]
+    assert.matches("enqueued\n.*:5: interrupted!\nstack traceback:", out)
+    assert.equal(1, code)
+  end)
+
+  it("leaves a program that catches it able to go on #program", function()
+    local out, code = interrupted [[
+local cf = require "conflux"
+local x = cf.ones(10)
+local ok, message = pcall(function() while true do x = x + 1 end end)
+print(ok, message)
+print((cf.ones(3) + 1):sum():item())]]
+    assert.matches("false\t.-: interrupted!\n6\n$", out)
+    assert.equal(0, code)
+  end)
+end)
