@@ -1,12 +1,10 @@
 -- The benchmarks, in their quick mode: each prints the figures that it promises.  No time is asserted.
-local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+local program = require "tests.spec.program"
 
 -- What a benchmark wrote, and its figures: name -> {value, unit}.
 local function run(arguments)
-  local pipe = assert(io.popen(("'%s' scripts/bench/%s 2>&1"):format(conflux, arguments)))
-  local text = pipe:read "*a"
-  pipe:close()
-  local figures = {}
+  local out, err = program.run("scripts/bench/" .. arguments)
+  local text, figures = out .. err, {}
   for name, value, unit in text:gmatch "figure (%S+) (%S+) (%S+)" do
     figures[name] = {tonumber(value), unit}
   end

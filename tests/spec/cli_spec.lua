@@ -1,62 +1,25 @@
 -- The `conflux` program, run as a user runs it, and beside luajit, whose conventions it keeps.
-local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+local program = require "tests.spec.program"
+local conflux, quote, shell, run = program.conflux, program.quote, program.shell, program.run
 
-local function quote(word)
-  return "'" .. word:gsub("'", [['\'']]) .. "'"
-end
-
-local function slurp(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read "*a"
-  file:close()
-  return text
-end
-
--- Runs a shell command: what it wrote to stdout and to stderr, and its exit code.
-local function shell(command)
-  local out, err = os.tmpname(), os.tmpname()
-  local status = os.execute(("{ %s\n} >%s 2>%s"):format(command, out, err))
-  local stdout, stderr = slurp(out), slurp(err)
-  os.remove(out)
-  os.remove(err)
-  return stdout, stderr, status / 256 -- Lua 5.1 returns what wait() gave
-end
-
-local function run(arguments)
-  return shell(conflux .. " " .. arguments)
-end
-
-local has_luajit = os.execute "command -v luajit >/dev/null" == 0
+local has_luajit = program.has "luajit"
 
 -- Checks that conflux and luajit write the same and end with the same code.  The frames of their C code differ.
 local function assert_like_luajit(arguments, input)
   if not has_luajit then return pending "luajit is not installed" end
-  local function observe(program)
-    local out, err, code = shell(("%s %s <%s"):format(program, arguments, input or "/dev/null"))
-    local name = program:match "[^/]+$"
+  local function observe(binary)
+    local out, err, code = shell(("%s %s <%s"):format(binary, arguments, input or "/dev/null"))
+    local name = binary:match "[^/]+$"
     err = err:gsub("^" .. name .. ":", "NAME:"):gsub("\t%[C%]: at 0x%x+\n?", ""):gsub("0x%x+", "ADDRESS")
-    return {out = out:gsub(program:gsub("%p", "%%%0"), "NAME"), err = err, code = code}
+    return {out = out:gsub(binary:gsub("%p", "%%%0"), "NAME"), err = err, code = code}
   end
   assert.same(observe "luajit", observe(conflux))
 end
 
 describe("conflux #program", function()
-  local scripts = {}
+  local script = program.file
 
-  local function script(text)
-    local path = os.tmpname()
-    local file = assert(io.open(path, "w"))
-    file:write(text)
-    file:close()
-    scripts[#scripts + 1] = path
-    return path
-  end
-
-  after_each(function()
-    for i = #scripts, 1, -1 do
-      os.remove(table.remove(scripts, i))
-    end
-  end)
+  after_each(program.clean)
 
   local show = "for i = -6, 3 do print(i, arg[i]) end print(...)"
 
@@ -186,7 +149,7 @@ describe("conflux #program", function()
   end)
 
   it("colours an error on a terminal only, and not under NO_COLOR", function()
-    if os.execute "command -v script >/dev/null" ~= 0 then return pending "script is not installed" end
+    if not program.has "script" then return pending "script is not installed" end
     local function on_terminal(setting)
       return (shell(("%s script -qec %s /dev/null </dev/null")
         :format(setting, quote(conflux .. " -e 'error \"no\"'"))))

@@ -4,20 +4,9 @@ local cf = require "conflux"
 
 require "tests.spec.virtual".devices("cpu*3", setup, teardown)
 
-local paths = {}
-
-local function file(text)
-  local path = os.tmpname()
-  paths[#paths + 1] = path
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
-  return path
-end
-
-teardown(function()
-  for i = 1, #paths do os.remove(paths[i]) end
-end)
+local program = require "tests.spec.program"
+local file = program.file
+teardown(program.clean)
 
 describe("data.idx", function()
   it("reads shape, type and values", function()
@@ -192,28 +181,21 @@ describe("metrics", function()
 end)
 
 describe("progress", function()
-  local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
   local script = [[local cf = require "conflux" local bar = cf.progress(4, {label = "e"}) ]]
     .. [[for i = 1, 4 do bar:update(1, {loss = i == 3 and cf.tensor(0.25) or 0.5}) end bar:finish() ]]
 
-  local function run(command)
-    local pipe = assert(io.popen(command))
-    local text = pipe:read "*a"
-    pipe:close()
-    return text
-  end
-
   it("writes nothing where stderr is no terminal #program", function()
-    assert.equal("", run(("%s -e '%s' 2>&1"):format(conflux, script)))
+    local out, err = program.run(("-e '%s'"):format(script))
+    assert.equal("", out .. err)
   end)
 
   it("draws a bar with rate, loss and time on a terminal, without colour under NO_COLOR #program", function()
-    if os.execute "command -v script >/dev/null" ~= 0 then return pending "util-linux's script is not installed" end
+    if not program.has "script" then return pending "util-linux's script is not installed" end
     local path = file(script)
-    local plain = run(("NO_COLOR=1 script -qec '%s %s' /dev/null"):format(conflux, path))
+    local plain = program.shell(("NO_COLOR=1 script -qec '%s %s' /dev/null"):format(program.conflux, path))
     assert.matches("e %[========================%]  4/4  %S+/s  loss 0%.5000  0:00", plain)
     assert.is_nil(plain:find "\27%[32m")
-    local coloured = run(("NO_COLOR= script -qec '%s %s' /dev/null"):format(conflux, path))
+    local coloured = program.shell(("NO_COLOR= script -qec '%s %s' /dev/null"):format(program.conflux, path))
     assert.matches("\27%[32m=", coloured)
   end)
 

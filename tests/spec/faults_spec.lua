@@ -7,7 +7,7 @@ local nn, optim = cf.nn, cf.optim
 local DEVICES = {"cpu:0", "cpu:1", "cpu:2"}
 require "tests.spec.virtual".devices("cpu*3", setup, teardown)
 
-local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+local program = require "tests.spec.program"
 
 local function raised(f, ...)
   local ok, message = pcall(f, ...)
@@ -173,24 +173,11 @@ end)
 
 -- ---- whole programs -----------------------------------------------------------------------------------------
 
-local function shell(command)
-  local path = os.tmpname()
-  local status = os.execute(("{ %s\n} >%s 2>&1"):format(command, path))
-  local file = assert(io.open(path))
-  local text = file:read "*a"
-  file:close()
-  os.remove(path)
-  return text, status / 256
-end
-
+-- Runs a script; its output, errors among it.
 local function run(text, before)
-  local script = os.tmpname()
-  local file = assert(io.open(script, "w"))
-  file:write(text)
-  file:close()
-  local out, code = shell(("%s %s %s"):format(before or "", conflux, script))
-  os.remove(script)
-  return out, code
+  local out, err, code = program.run(program.file(text), before)
+  program.clean()
+  return out .. err, code
 end
 
 describe("a memory limit", function()

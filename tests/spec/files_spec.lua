@@ -12,12 +12,7 @@ local function round(x, o)
   return cf.load(path, o)
 end
 
-local function slurp(name)
-  local f = assert(io.open(name, "rb"))
-  local text = f:read "*a"
-  f:close()
-  return text
-end
+local slurp = require "tests.spec.program".slurp
 
 describe("save and load", function()
   it("bring back nested tables of tensors of every dtype", function()

@@ -1,17 +1,15 @@
 -- The scripts, run as a user runs them.
-local conflux = os.getenv "CONFLUX_BIN" or "build/bin/conflux"
+local program = require "tests.spec.program"
 
 local function run(arguments)
-  local pipe = assert(io.popen(("%s %s 2>&1; echo \"exit $?\""):format(conflux, arguments)))
-  local text = pipe:read "*a"
-  pipe:close()
-  return text:match "^(.*)exit (%d+)\n$"
+  local out, err, code = program.run(arguments)
+  return out .. err, code
 end
 
 describe("scripts/x2.lua #program", function()
   it("learns the square on two devices, printing the losses of each epoch", function()
     local text, code = run "--devices 'cpu*2' scripts/x2.lua"
-    assert.equal("0", code)
+    assert.equal(0, code)
     local first, last, epochs = nil, nil, 0
     for a, b in text:gmatch "epoch +%d+  losses (%d+%.%d+)  (%d+%.%d+)\n" do
       epochs = epochs + 1
@@ -35,22 +33,22 @@ describe("scripts/fashion.lua #program", function()
 
   it("explains its options, and refuses others", function()
     local text, code = run "scripts/fashion.lua --help"
-    assert.equal("0", code)
+    assert.equal(0, code)
     for _, name in ipairs {"--data", "--epochs", "--batch", "--lr", "--devices", "--seed"} do
       assert.is_truthy(text:find(name, 1, true))
     end
     text, code = run "scripts/fashion.lua --bach 3"
-    assert.equal("2", code)
+    assert.equal(2, code)
     assert.matches("unknown option %-%-bach", text)
     text, code = run "scripts/fashion.lua --epochs 1.5"
-    assert.equal("2", code)
+    assert.equal(2, code)
     assert.matches("%-%-epochs: '1.5' will not do", text)
   end)
 
   it("reaches 80 % of accuracy after one epoch on two devices", function()
     if not handle then return pending "Fashion-MNIST is not installed (dataset-fashion-mnist)" end
     local text, code = run "scripts/fashion.lua --devices 'cpu*2' --epochs 1 --seed 1"
-    assert.equal("0", code, text)
+    assert.equal(0, code, text)
     local accuracy = text:match "epoch 1/1  loss %d%.%d%d%d%d  test_accuracy (%d%.%d%d%d%d)  samples/s %d+\n$"
     assert.is_truthy(accuracy, text)
     assert.is_true(tonumber(accuracy) > 0.8)

@@ -239,13 +239,12 @@ describe("the library", function()
   end)
 
   it("sets no global", function()
-    local out = io.popen((os.getenv "CONFLUX_BIN" or "build/bin/conflux") .. [[ -e '
+    local out = require "tests.spec.program".run [[ -e '
       local before = {} for k in pairs(_G) do before[k] = true end
       require "conflux"
       for k in pairs(_G) do if not before[k] then print(k) end end
-      print "none"']])
-    assert.equal("none\n", out:read "*a")
-    out:close()
+      print "none"']]
+    assert.equal("none\n", out)
   end)
 
   it("keeps memory flat over many dropped tensors", function()

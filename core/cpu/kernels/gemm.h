@@ -110,15 +110,16 @@ static void GEMM(product)(const cf_worker *worker, const cf_product *p, T *room)
     /* Small products of a batch are dealt out whole; a large one is made by all. */
     const int whole = team > 1 && p->batch >= team && steps < 16 * CF_GRAIN;
     const int64_t size = GEMM(room)(p);
+    const T *a = p->a, *b = p->b;
+    T *y = p->y;
 #pragma omp parallel num_threads(team) if (team > 1)
     {
-        const int t = omp_get_thread_num();
+        const int t = omp_get_thread_num(), threads = whole ? 1 : team, thread = whole ? 0 : t;
+        T *own = whole ? room + t * size : room;
         int64_t from = 0, to = p->batch;
         if (whole) cf_cpu_share(p->batch, 1, team, t, &from, &to);
         for (int64_t i = from; i < to; i++)
-            GEMM(share)
-            (p, (const T *)p->a + i * p->a_batch, (const T *)p->b + i * p->b_batch, (T *)p->y + i * p->y_batch,
-             whole ? room + t * size : room, whole ? 1 : team, whole ? 0 : t);
+            GEMM(share)(p, a + i * p->a_batch, b + i * p->b_batch, y + i * p->y_batch, own, threads, thread);
     }
 }
 #undef T
