@@ -49,4 +49,9 @@ function program.has(command)
   return os.execute("command -v " .. command .. " >/dev/null") == 0
 end
 
+--- Whether `script` can give a program a terminal here.
+function program.has_terminal()
+  return os.execute "script -qec true /dev/null </dev/null >/dev/null 2>&1" == 0
+end
+
 return program
