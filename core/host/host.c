@@ -14,6 +14,16 @@ static _Atomic(cfx_context *) interruptible; /* NULL until Lua has made its cont
 
 /* ---- interrupts ------------------------------------------------------------------------------------ */
 
+/* The first frame outside the library, which errors are blamed on; 0 where a coroutine has none. */
+static int users_level(lua_State *L) {
+    lua_Debug frame;
+    for (int level = 0; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "S", &frame);
+        if (*frame.what != 'C' && strncmp(frame.source, "@conflux/", 9) != 0) return level;
+    }
+    return 0;
+}
+
 /* An interrupt raises the context's flag and arms this hook; whichever is seen first raises the error.  The
  * flag is found down here if a Conflux call saw it: one interrupt, one error. */
 static void stop(lua_State *L, lua_Debug *at) {
@@ -21,7 +31,7 @@ static void stop(lua_State *L, lua_Debug *at) {
     lua_sethook(L, NULL, 0, 0);
     cfx_context *context = atomic_load(&interruptible);
     if (context && cfx_check(context) == CFX_OK) return;
-    luaL_where(L, 0); /* not luaL_error: a hook has no frame of its own */
+    luaL_where(L, users_level(L)); /* not luaL_error: a hook has no frame of its own */
     lua_pushliteral(L, "interrupted!");
     lua_concat(L, 2);
     lua_error(L);
