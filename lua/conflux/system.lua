@@ -101,8 +101,8 @@ end
 
 local precision = "float32"
 
---- How matrix products of float32 tensors are computed where a device can: "float32" (exact), "tf32",
--- "bfloat16".  Returns what holds.
+--- How matrix products of float32 tensors may be computed where a device gains by it: "float32" (exact), "tf32",
+-- "bfloat16".  The CPU computes them exactly in any case.  Returns what holds.
 ---@param name? string
 ---@return string
 function system.precision(name)

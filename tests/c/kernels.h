@@ -6,6 +6,9 @@
 
 #include "base/rng.h"
 #include "cpu/cpu.h"
+#ifdef CF_TEST_CUDA
+#include "emulated_backend.h"
+#endif
 
 /* ---- tensors: memory with a view over it ------------------------------------------------------------------- */
 
@@ -136,9 +139,17 @@ typedef struct table {
     const cf_kernel *kernels;
 } table;
 
+static cf_worker worker = {.threads = 2};
+
 static inline const table *tables(void) {
     static table list[4];
     int n = 0;
+#ifdef CF_TEST_CUDA /* the kernels of core/cuda, run by the CPU */
+    cf_emulated_begin(&worker);
+    list[n++] = (table){"cuda, emulated", cf_cuda_kernels};
+    list[n] = (table){0};
+    return list;
+#endif
     list[n++] = (table){"base", cf_cpu_kernels_base};
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -152,7 +163,6 @@ static inline const table *tables(void) {
 }
 #define EACH_TABLE(t) for (const table *t = tables(); t->name; t++)
 
-static cf_worker worker = {.threads = 2};
 __attribute__((unused)) static const int teams[] = {1, 2, 3, 7};
 
 /* A call with room for its views, and the data behind them. */
@@ -173,7 +183,13 @@ static inline call call_of(int op, int dtype, int nout, int nin, const tensor *c
 #define CALL(op, dtype, nout, ...)                                                                       \
     call_of(op, dtype, nout, (int)(sizeof((const tensor *[]){__VA_ARGS__}) / sizeof(tensor *)) - (nout), \
             (const tensor *[]){__VA_ARGS__})
-static inline cfx_status run(const table *t, const call *c) { return t->kernels[c->head.op](&worker, &c->head); }
+static inline cfx_status run(const table *t, const call *c) {
+    const cfx_status status = t->kernels[c->head.op](&worker, &c->head);
+#ifdef CF_TEST_CUDA
+    if (status == CFX_OK) return cf_emulated_fault();
+#endif
+    return status;
+}
 
 /* |got - expected| within what the dtype can tell apart, times `units`. */
 static inline int close_to(int dtype, double got, double expected, double units) {

@@ -13,6 +13,9 @@
 #include <stdlib.h>
 
 #include "cpu/cpu.h"
+#ifdef CF_TEST_CUDA
+#include "emulated_backend.h"
+#endif
 
 /* ---- machines: an instruction set and a team */
 
@@ -224,7 +227,12 @@ static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r
     memcpy(c.call.p, r.p, sizeof r.p);
     memcpy(c.call.i, r.i, sizeof r.i);
     memcpy(c.room + sizeof(cf_call), r.v, (size_t)n * sizeof(cf_view));
+#ifdef CF_TEST_CUDA
+    cfx_status status = m->kernels[op](&m->worker, &c.call);
+    return status == CFX_OK ? cf_emulated_fault() : status;
+#else
     return m->kernels[op](&m->worker, &c.call);
+#endif
 }
 #define RUN(m, op, dtype, nout, ...) run_call(m, op, dtype, nout, (run){__VA_ARGS__})
 
@@ -235,6 +243,17 @@ static inline machine *machine_at(int k) {
         const char *isa;
     } sets[3];
     static int n;
+#ifdef CF_TEST_CUDA /* the kernels of core/cuda, run by the CPU */
+    free_views();
+    if (k > 0) {
+        cf_emulated_end(&m.worker);
+        return NULL;
+    }
+    m = (machine){.kernels = cf_cuda_kernels, .isa = "cuda, emulated", .team = 1, .worker = {.threads = 1}};
+    random_state = SEED;
+    cf_emulated_begin(&m.worker);
+    return &m;
+#endif
     if (!n) {
         sets[n].kernels = cf_cpu_kernels_base, sets[n++].isa = "base";
 #ifdef __x86_64__
