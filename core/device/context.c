@@ -36,55 +36,6 @@ static int usable_cores(void) {
     return cgroup_cores(cores > 0 ? cores : 1);
 }
 
-/* ---- device specs ----------------------------------------------------------------------------------- */
-
-/* Appends the canonical names of one item ("cpu", "cpu:1", "cpu*2") to names. */
-static cfx_status parse_item(const char *item, char names[][24], int32_t *n) {
-    char kind[16];
-    int index = 0, count = 1, used = 0, used2 = 0;
-    if (sscanf(item, " %15[a-z]%n", kind, &used) != 1) goto bad;
-    const char *rest = item + used;
-    const bool indexed = *rest == ':';
-    if (indexed) {
-        if (sscanf(rest, ":%5d%n", &index, &used2) != 1 || index < 0) goto bad;
-        rest += used2;
-    }
-    if (*rest == '*') {
-        if (sscanf(rest, "*%5d%n", &count, &used2) != 1 || count < 1) goto bad;
-        rest += used2;
-    }
-    while (*rest == ' ') rest++;
-    if (*rest) goto bad;
-    if (strcmp(kind, "cpu") != 0)
-        return cf_fail(CFX_EARG, "device '%s' does not exist: this build knows the backend cpu", item);
-    if (count > 1 && indexed) goto bad;
-    for (int i = 0; i < count; i++) {
-        if (*n == CF_MAX_DEVICES) return cf_fail(CFX_EARG, "more than %d devices in a spec", CF_MAX_DEVICES);
-        snprintf(names[(*n)++], 24, "cpu:%d", index + i);
-    }
-    return CFX_OK;
-bad:
-    return cf_fail(CFX_EARG, "device '%s': expected a name such as cpu, cpu:1 or cpu*2", item);
-}
-
-static cfx_status parse_spec(const char *spec, char names[][24], int32_t *n) {
-    char item[64];
-    *n = 0;
-    for (;;) {
-        const size_t length = strcspn(spec, ",");
-        if (length >= sizeof item) return cf_fail(CFX_EARG, "device '%.40s...': the name is too long", spec);
-        memcpy(item, spec, length);
-        item[length] = 0;
-        CF_TRY(parse_item(item, names, n));
-        if (!spec[length]) break;
-        spec += length + 1;
-    }
-    for (int32_t i = 0; i < *n; i++)
-        for (int32_t j = 0; j < i; j++)
-            if (strcmp(names[i], names[j]) == 0) return cf_fail(CFX_EARG, "device '%s' is named twice", names[i]);
-    return CFX_OK;
-}
-
 /* ---- devices ---------------------------------------------------------------------------------------- */
 
 static cfx_device *lookup(const cfx_context *context, const char *name) {
@@ -115,7 +66,11 @@ static cfx_status device_new(cfx_context *context, const char *name, cfx_device 
     cfx_device *device = *out = memset(memory, 0, sizeof *device);
     snprintf(device->name, sizeof device->name, "%s", name);
     device->context = context;
-    device->backend = cf_backend_cpu();
+    device->backend = cf_backend_of(name);
+    if (!device->backend) {
+        free(device);
+        return CFX_EARG;
+    }
     device->index = (int32_t)strtol(strchr(name, ':') + 1, NULL, 10);
     for (int q = 0; q < CF_QUEUES; q++) cf_queue_init(&device->queue[q], device);
     return CFX_OK;
@@ -192,10 +147,10 @@ static void close_unused(cfx_context *context) {
 }
 
 CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec) {
-    char names[CF_MAX_DEVICES][24];
+    char names[CF_MAX_DEVICES][CF_NAME_BYTES];
     int32_t n, before = context->ndevices;
     cfx_device *old[CF_MAX_DEVICES];
-    CF_TRY(parse_spec(spec, names, &n));
+    CF_TRY(cf_spec_names(spec, names, &n));
     for (int32_t i = 0; i < context->nopen; i++) {
         bool stays = strcmp(context->open[i]->name, "cpu:0") == 0;
         for (int32_t j = 0; j < n; j++) stays = stays || strcmp(context->open[i]->name, names[j]) == 0;
@@ -230,9 +185,9 @@ CFX_API cfx_device *cfx_device_at(const cfx_context *context, int32_t i) {
 }
 
 CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_device **out) {
-    char names[CF_MAX_DEVICES][24];
+    char names[CF_MAX_DEVICES][CF_NAME_BYTES];
     int32_t n;
-    CF_TRY(parse_spec(name, names, &n));
+    CF_TRY(cf_spec_names(name, names, &n));
     if (n != 1) return cf_fail(CFX_EARG, "device '%s': expected the name of one device", name);
     *out = lookup(context, names[0]);
     if (*out) return CFX_OK;
@@ -365,9 +320,13 @@ const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_
     cf_fault *fault = calloc(1, sizeof *fault);
     if (!fault) return &no_memory;
     fault->status = status;
-    fault->line = command->line;
-    snprintf(fault->source, sizeof fault->source, "%s", command->source);
-    snprintf(fault->message, sizeof fault->message, "%s: %s", command->op, cfx_error());
+    if (command) {
+        fault->line = command->line;
+        snprintf(fault->source, sizeof fault->source, "%s", command->source);
+        snprintf(fault->message, sizeof fault->message, "%s: %s", command->op, cfx_error());
+    } else {
+        snprintf(fault->message, sizeof fault->message, "%s", cfx_error());
+    }
     pthread_mutex_lock(&context->lock);
     fault->next = context->faults;
     context->faults = fault;

@@ -6,21 +6,21 @@
  * A device that the run no longer names is closed: its worker ends and its memory goes, but its queues' counters
  * stay, because events of its work lie in tensors of other devices; the name reopens the same device.
  *
- * Names: "cpu" is "cpu:0".  A spec is a list of names, each perhaps with a count: "cpu*4" is cpu:0 to cpu:3,
- * which share the cores evenly.
+ * The CPU's devices share the cores evenly.  Names are backends.h's.
  */
 #ifndef CF_DEVICE_CONTEXT_H
 #define CF_DEVICE_CONTEXT_H
 
 #include <pthread.h>
 
+#include "device/backends.h"
 #include "device/pool.h"
 #include "device/queue.h"
 
-enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_MAX_DEVICES = 64, CF_STREAMS = CF_MAX_DEVICES + 1 };
+enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_STREAMS = CF_MAX_DEVICES + 1 };
 
 struct cfx_device {
-    char name[24];
+    char name[CF_NAME_BYTES];
     int32_t index; /* backend's number of it */
     cfx_context *context;
     const cf_backend *backend;

@@ -126,6 +126,8 @@ void cf_alarm_set(cf_event e) {
     uint64_t alarm = atomic_load_explicit(&e.queue->alarm, memory_order_seq_cst);
     while (e.ticket < alarm && !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket,
                                                                       memory_order_seq_cst, memory_order_seq_cst)) {}
+    /* Who launches work does not look how far it is unless someone wants to know. */
+    if (e.queue->device->backend->streams) cf_worker_wake(e.queue->device);
 }
 
 const cf_fault *cf_event_void(cf_event e) {

@@ -81,6 +81,8 @@ struct cf_queue {
     _Atomic uint64_t alarm;                  /* someone sleeps until this ticket; UINT64_MAX: no one */
     _Atomic uint64_t poisoned_at;            /* first skipped ticket; UINT64_MAX: healthy */
     _Atomic(const cf_fault *) fault;
+    /* the worker's */
+    uint64_t launched, marked; /* tickets, where kernels only launch */
 };
 
 void cf_queue_init(cf_queue *queue, struct cfx_device *device);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "device/context.h"
@@ -15,6 +16,9 @@
 /* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
  * microseconds, and waking a sleeping thread costs more than the whole command. */
 enum { SPIN_ROUNDS = 400 };
+
+/* How often it looks at work that a device takes longer over, in microseconds. */
+enum { LOOK_US = 20 };
 
 /* The next command of the queue, or NULL. */
 static cf_command *next(cf_queue *queue) {
@@ -28,10 +32,18 @@ static cf_command *next(cf_queue *queue) {
     }
 }
 
+/* Whether queue q may go on behind e: it has happened, or a stream of the same backend waits for it by itself. */
+static bool follows(cf_worker *worker, int q, cf_event e) {
+    if (cf_event_done(e)) return true;
+    const cfx_device *of = e.queue->device;
+    return worker->backend->streams && of->backend == worker->backend &&
+           worker->backend->streams->follow(worker, q, of->state, (int)(e.queue - of->queue), e.ticket);
+}
+
 /* The first event that the command still waits for; its queue is NULL if there is none. */
-static cf_event blocked_on(const cf_command *command) {
+static cf_event blocked_on(cf_worker *worker, int q, const cf_command *command) {
     for (int i = 0; i < command->nwaits; i++)
-        if (!cf_event_done(command->waits[i])) return command->waits[i];
+        if (!follows(worker, q, command->waits[i])) return command->waits[i];
     return (cf_event){NULL, 0};
 }
 
@@ -52,8 +64,71 @@ static void inherit(cf_queue *queue, const cf_command *command, uint64_t ticket)
     }
 }
 
+/* ---- tickets ---------------------------------------------------------------------------------------- */
+
+static void finish(cf_queue *queue, uint64_t ticket) {
+    atomic_store_explicit(&queue->finished, ticket, memory_order_seq_cst);
+    if (atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket) {
+        atomic_store_explicit(&queue->alarm, UINT64_MAX, memory_order_seq_cst);
+        cf_context_ring(queue->device->context);
+    }
+}
+
+static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_command *command) {
+    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX) return;
+    poison(queue, ticket, cf_fault_keep(queue->device->context, status, command));
+}
+
+static bool is_awaited(const cf_queue *queue, uint64_t ticket) {
+    return atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket;
+}
+
+/* A mark costs as much as a launch: there is one for a run of commands, and one where somebody waits. */
+enum { MARK_EVERY = 16 };
+
+static void mark(cf_worker *worker, cf_queue *queue) {
+    if (!worker->backend->streams) return;
+    if (queue->marked == queue->launched) return;
+    const int q = (int)(queue - queue->device->queue);
+    const cfx_status status = worker->backend->streams->mark(worker, q, queue->launched);
+    if (status != CFX_OK) fail(queue, queue->marked + 1, status, NULL);
+    queue->marked = queue->launched;
+    if (is_awaited(queue, queue->launched)) cf_context_ring(queue->device->context); /* it can be followed now */
+}
+
+/* Looks how far the device is.  True if it got further. */
+static bool look(cf_worker *worker, cfx_device *device) {
+    bool moved = false;
+    for (int q = 0; worker->backend->streams && q < CF_QUEUES; q++) {
+        cf_queue *queue = &device->queue[q];
+        const uint64_t before = atomic_load_explicit(&queue->finished, memory_order_relaxed);
+        uint64_t done = before;
+        if (before == queue->marked) continue;
+        const cfx_status status = worker->backend->streams->poll(worker, q, &done);
+        if (status != CFX_OK) fail(queue, before + 1, status, NULL);
+        if (done == before) continue;
+        finish(queue, done);
+        moved = true;
+    }
+    return moved;
+}
+
+/* Whether the device still works on what was launched; `awaited`: and somebody waits for it. */
+static bool works(const cfx_device *device, bool awaited) {
+    for (int q = 0; device->backend->streams && q < CF_QUEUES; q++) {
+        const cf_queue *queue = &device->queue[q];
+        if (atomic_load_explicit(&queue->finished, memory_order_relaxed) == queue->launched) continue;
+        if (!awaited || is_awaited(queue, queue->launched)) return true;
+    }
+    return false;
+}
+
+/* ---- commands --------------------------------------------------------------------------------------- */
+
 static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
-    const uint64_t ticket = atomic_load_explicit(&queue->finished, memory_order_relaxed) + 1;
+    const bool launches = worker->backend->streams != NULL;
+    const uint64_t ticket =
+        (launches ? queue->launched : atomic_load_explicit(&queue->finished, memory_order_relaxed)) + 1;
     cfx_context *context = queue->device->context;
     bool poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
     if (!poisoned && command->nwaits) {
@@ -63,16 +138,18 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
     if (!poisoned || (command->flags & CF_ALWAYS)) {
         char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
+        if (launches) worker->backend->streams->select(worker, (int)(queue - queue->device->queue));
         const cfx_status status = command->run(worker, payload, poisoned);
-        if (status != CFX_OK && !poisoned) poison(queue, ticket, cf_fault_keep(context, status, command));
+        if (status != CFX_OK && !poisoned) fail(queue, ticket, status, command);
     }
     const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed) + command->bytes;
     atomic_store_explicit(&queue->head, head, memory_order_release);
-    atomic_store_explicit(&queue->finished, ticket, memory_order_seq_cst);
-    if (atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket) {
-        atomic_store_explicit(&queue->alarm, UINT64_MAX, memory_order_seq_cst);
-        cf_context_ring(context);
+    if (!launches) {
+        finish(queue, ticket);
+        return;
     }
+    queue->launched = ticket;
+    if (ticket - queue->marked >= MARK_EVERY || is_awaited(queue, ticket)) mark(worker, queue);
 }
 
 /* Runs one command if one is ready; else `on` names what keeps either queue. */
@@ -82,9 +159,11 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
         cf_queue *queue = &device->queue[order[k]];
         cf_command *command = next(queue);
         on[k] = (cf_event){NULL, 0};
-        if (!command) continue;
-        on[k] = blocked_on(command);
-        if (on[k].queue) continue;
+        if (command) on[k] = blocked_on(worker, order[k], command);
+        if (!command || on[k].queue) {
+            mark(worker, queue);
+            continue;
+        }
         run(worker, queue, command);
         return true;
     }
@@ -106,6 +185,7 @@ static void sleep_once(cf_worker *worker, cfx_device *device) {
             cf_alarm_set(on[k]);
             changed = changed || cf_event_done(on[k]);
         }
+        changed = changed || works(device, true);
         if (!changed && !(atomic_load(&device->stop) && idle(device))) cf_park(&device->wake, seen);
     }
     atomic_store_explicit(&device->asleep, 0, memory_order_seq_cst);
@@ -126,11 +206,15 @@ static void *work(void *arg) {
         cf_event on[CF_QUEUES];
         if (step(&worker, device, on)) {
             quiet = 0;
+        } else if (look(&worker, device)) {
+            quiet = 0;
         } else if (++quiet < SPIN_ROUNDS) {
             cf_relax();
         } else {
-            if (atomic_load(&device->stop) && idle(device)) break;
-            sleep_once(&worker, device);
+            const bool stops = atomic_load(&device->stop) && idle(device);
+            if (stops && !works(device, false)) break;
+            if (stops || works(device, true)) usleep(LOOK_US);
+            else sleep_once(&worker, device);
             quiet = 0;
         }
     }

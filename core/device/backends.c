@@ -1,0 +1,135 @@
+/* backends.c: the registry of backends, plugins, device specs.  See backends.h. */
+#include "device/backends.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* ---- backends --------------------------------------------------------------------------------------- */
+
+enum { MOST = 8 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const cf_backend *added[MOST];
+static int32_t nadded;
+static bool has_tried_cuda;
+static char why_no_cuda[256];
+
+/* Opens libconflux_cuda.so beside this library, else where the system looks.  Never closed. */
+static void load_cuda(void) {
+    Dl_info here;
+    char path[4096];
+    void *library = NULL;
+    const char *slash = dladdr((void *)load_cuda, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
+    if (slash && (size_t)(slash - here.dli_fname) < sizeof path - 32) {
+        snprintf(path, sizeof path, "%.*s/libconflux_cuda.so", (int)(slash - here.dli_fname), here.dli_fname);
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (!library) library = dlopen("libconflux_cuda.so", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(why_no_cuda, sizeof why_no_cuda, "%s", dlerror());
+        return;
+    }
+    const cf_backend *(*entry)(void);
+    *(void **)&entry = dlsym(library, "cf_backend_entry");
+    const cf_backend *backend = entry ? entry() : NULL;
+    if (!backend || backend->abi != CFX_ABI_VERSION)
+        snprintf(why_no_cuda, sizeof why_no_cuda, "libconflux_cuda.so is of another version");
+    else added[nadded++] = backend;
+}
+
+static const cf_backend *find(const char *kind) {
+    for (int32_t i = 0; i < nadded; i++)
+        if (strcmp(added[i]->name, kind) == 0) return added[i];
+    return NULL;
+}
+
+cfx_status cf_backend_add(const cf_backend *backend) {
+    pthread_mutex_lock(&lock);
+    const bool fits = nadded < MOST - 1;
+    if (fits) added[nadded++] = backend;
+    pthread_mutex_unlock(&lock);
+    return fits ? CFX_OK : cf_fail(CFX_EARG, "more than %d backends", MOST - 1);
+}
+
+const cf_backend *cf_backend_of(const char *name) {
+    char kind[16];
+    if (sscanf(name, " %15[a-z]", kind) != 1) kind[0] = 0;
+    if (strcmp(kind, "cpu") == 0) return cf_backend_cpu();
+    const bool is_cuda = strcmp(kind, "cuda") == 0;
+    pthread_mutex_lock(&lock);
+    const cf_backend *backend = find(kind);
+    if (!backend && is_cuda && !has_tried_cuda) {
+        has_tried_cuda = true;
+        load_cuda();
+        backend = find(kind);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!backend && is_cuda) cf_message("device '%s' does not exist: there is no CUDA plugin: %s", name, why_no_cuda);
+    else if (!backend) cf_message("device '%s' does not exist: the backends are cpu and cuda", name);
+    return backend;
+}
+
+/* ---- specs ------------------------------------------------------------------------------------------ */
+
+/* Reads "MARK NUMBER" if it is there; false if the number is none. */
+static bool number(const char **at, char mark, int *value, bool *is_there) {
+    int used = 0;
+    *is_there = **at == mark;
+    if (!*is_there) return true;
+    if (sscanf(*at + 1, "%5d%n", value, &used) != 1 || *value < 0 || (*at)[1] < '0' || (*at)[1] > '9') return false;
+    *at += 1 + used;
+    return true;
+}
+
+static cfx_status item_names(const char *item, char names[][CF_NAME_BYTES], int32_t *n) {
+    const char *at = item + strspn(item, " ");
+    const size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyz");
+    int index = 0, part = 0, count = 1;
+    bool indexed, parted, counted;
+    const char *rest = at + length;
+    const bool reads = length > 0 && length < 16 && number(&rest, ':', &index, &indexed) &&
+                       number(&rest, '.', &part, &parted) && number(&rest, '*', &count, &counted) && count > 0 &&
+                       !rest[strspn(rest, " ")] && !(parted && (counted || !indexed));
+    if (!reads) return cf_fail(CFX_EARG, "device '%s': expected a name such as cpu, cpu:1, cpu*2 or cuda:0*2", item);
+    const cf_backend *backend = cf_backend_of(item);
+    if (!backend) return CFX_EARG;
+    const bool is_cpu = backend == cf_backend_cpu(), splits = !is_cpu && indexed && counted;
+    if (is_cpu && (parted || (indexed && counted)))
+        return cf_fail(CFX_EARG, "device '%s': expected a name such as cpu, cpu:1 or cpu*2", item);
+    if (!is_cpu) {
+        char why[256] = "";
+        const int32_t have = backend->count(why, sizeof why);
+        if (index + (splits ? 1 : count) > have)
+            return cf_fail(CFX_EARG, "device '%s' does not exist: %s has %d devices%s%s", item, backend->name, have,
+                           *why ? ": " : "", why);
+    }
+    for (int i = 0; i < count; i++) {
+        if (*n == CF_MAX_DEVICES) return cf_fail(CFX_EARG, "more than %d devices in a spec", CF_MAX_DEVICES);
+        char *name = names[(*n)++];
+        if (splits || parted) snprintf(name, CF_NAME_BYTES, "%s:%d.%d", backend->name, index, part + i);
+        else snprintf(name, CF_NAME_BYTES, "%s:%d", backend->name, index + i);
+    }
+    return CFX_OK;
+}
+
+cfx_status cf_spec_names(const char *spec, char names[CF_MAX_DEVICES][CF_NAME_BYTES], int32_t *n) {
+    char item[64];
+    *n = 0;
+    for (;;) {
+        const size_t length = strcspn(spec, ",");
+        if (length >= sizeof item) return cf_fail(CFX_EARG, "device '%.40s...': the name is too long", spec);
+        memcpy(item, spec, length);
+        item[length] = 0;
+        CF_TRY(item_names(item, names, n));
+        if (!spec[length]) break;
+        spec += length + 1;
+    }
+    for (int32_t i = 0; i < *n; i++)
+        for (int32_t j = 0; j < i; j++)
+            if (strcmp(names[i], names[j]) == 0) return cf_fail(CFX_EARG, "device '%s' is named twice", names[i]);
+    return CFX_OK;
+}
