@@ -403,6 +403,7 @@ CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     CF_TRY(cf_check_tensor("copy", "x", x));
     CF_TRY(check_into("copy", y, x));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
+    else if (cf_is_far(cf_device(y), cf_device(x))) CF_TRY(cfx_to(x, cf_device(y), -1, &copy));
     stretch(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
     const cfx_status status = cf_issue_run(
         &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind_of(y)});

@@ -110,11 +110,27 @@ static cfx_status copy_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
     return cf_give(tape, node, 0, &g);
 }
 
+static cfx_status copy_near(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
+    CF_TRY(cf_new(device, dtype, x->_ndim, x->_shape, out));
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}});
+}
+
+/* Converted and packed where it lies, its bytes are moved. */
+static cfx_status copy_far(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
+    cfx_tensor packed = {0};
+    const bool fits = x->_dtype == dtype && cfx_is_contiguous(x);
+    if (!fits) CF_TRY(copy_near(x, cf_device(x), dtype, &packed));
+    cfx_status status = cf_new(device, dtype, x->_ndim, x->_shape, out);
+    if (status == CFX_OK) status = cf_transfer(fits ? x : &packed, out);
+    if (status != CFX_OK) cfx_release(out);
+    cfx_release(&packed);
+    return status;
+}
+
 static cfx_status copy_to(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
     cf_node *node = NULL;
-    CF_TRY(cf_new(device, dtype, x->_ndim, x->_shape, out));
-    CF_TRY(
-        cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}}));
+    CF_TRY(cf_is_far(cf_device(x), device) ? copy_far(x, device, dtype, out) : copy_near(x, device, dtype, out));
     return cf_record(CF_OP_copy, copy_backward, 1, &x, out, &node);
 }
 

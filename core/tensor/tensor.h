@@ -108,6 +108,11 @@ cfx_status cf_issue_run(const cf_issue *issue);
 void cf_view_of(const cfx_tensor *x, cf_view *out);
 
 /* Runs one cf_call; a cf_run. */
+/* Whether neither device's kernels can reach the other's memory. */
+bool cf_is_far(const cfx_device *a, const cfx_device *b);
+/* The bytes of packed x into packed y, of one dtype and shape, on a device that is far. */
+cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y);
+
 cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned);
 
 /* Refuses to write into x in place while a tape needs it. */
