@@ -90,6 +90,8 @@ CFX_API int32_t cfx_abi_version(void);
 CFX_API const char *cfx_version(void);
 /* The message of the last call that failed in this thread; "" if none has. */
 CFX_API const char *cfx_error(void);
+/* Sets it: for plugins. */
+CFX_API void cfx_error_set(const char *message);
 /* The name ("float32") and the size in bytes of a dtype; the dtype of a name, or -1. */
 CFX_API const char *cfx_dtype_name(int32_t dtype);
 CFX_API int32_t cfx_dtype_size(int32_t dtype);

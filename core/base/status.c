@@ -24,6 +24,8 @@ cfx_status cf_fail_in(cfx_status status, const char *prefix) { return cf_fail(st
 
 CFX_API const char *cfx_error(void) { return message; }
 
+CFX_API void cfx_error_set(const char *text) { cf_message("%s", text); }
+
 cfx_status cf_alloc(size_t bytes, void **out) {
     *out = malloc(bytes ? bytes : 1);
     return *out ? CFX_OK : cf_fail(CFX_EMEMORY, "out of host memory: %zu bytes", bytes);

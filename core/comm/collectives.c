@@ -17,6 +17,13 @@ static cfx_status combine_of(const char *function, const char *op, cf_combine *o
     return cf_fail(CFX_EARG, "%s: argument 'op': expected sum, prod, max, min or avg, got '%s'", function, op);
 }
 
+/* A slice reads and writes all replicas. */
+static cfx_status check_near(const char *function, const cfx_tensor *first, const cfx_tensor *x) {
+    if (!cf_is_far(cf_device(first), cf_device(x))) return CFX_OK;
+    return cf_fail(CFX_EARG, "%s: %s and %s share no memory: replicas must lie on CPUs, or on one GPU", function,
+                   cf_device(first)->name, cf_device(x)->name);
+}
+
 static cfx_status check_leaves(const char *function, cf_combine op, int32_t replicas, int32_t n,
                                cfx_tensor *const *leaves) {
     char have[256], want[256];
@@ -36,6 +43,7 @@ static cfx_status check_leaves(const char *function, cf_combine op, int32_t repl
                                function, r + 1, k + 1, cf_device(leaves[(int64_t)r * n])->name, cf_device(x)->name);
             if (cf_context(x) != cf_context(leaves[0]))
                 return cf_fail(CFX_EARG, "%s: replica %d belongs to another context", function, r + 1);
+            CF_TRY(check_near(function, leaves[0], x));
             if (op == CF_COMBINE_AVG && !cf_is_float(x->_dtype))
                 return cf_fail(CFX_EARG, "%s: argument 'op': avg needs floats, tensor %d is %s", function, k + 1,
                                cf_describe(x, have));
@@ -265,6 +273,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
             memcmp(in[r]->_shape + 1, in[0]->_shape + 1, (size_t)(in[0]->_ndim - 1) * sizeof *in[0]->_shape) != 0)
             return cf_fail(CFX_EARG, "allgather: replica %d: expected the form of a %s but for its rows, got %s", r + 1,
                            cf_describe(in[0], want), cf_describe(in[r], have));
+        CF_TRY(check_near("allgather", in[0], in[r]));
         total += in[r]->_shape[0];
     }
     CF_TRY(check_out("allgather", replicas, in, out, total));

@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 
@@ -18,17 +20,19 @@ static int32_t nadded;
 static bool has_tried_cuda;
 static char why_no_cuda[256];
 
-/* Opens libconflux_cuda.so beside this library, else where the system looks.  Never closed. */
+/* Opens libconflux_cuda.so in the directory CONFLUX_PLUGINS, else beside this library, else where the system looks.
+ * Never closed. */
 static void load_cuda(void) {
     Dl_info here;
     char path[4096];
-    void *library = NULL;
+    const char *wanted = getenv("CONFLUX_PLUGINS");
     const char *slash = dladdr((void *)load_cuda, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
-    if (slash && (size_t)(slash - here.dli_fname) < sizeof path - 32) {
+    if (wanted && *wanted) snprintf(path, sizeof path, "%s/libconflux_cuda.so", wanted);
+    else if (slash)
         snprintf(path, sizeof path, "%.*s/libconflux_cuda.so", (int)(slash - here.dli_fname), here.dli_fname);
-        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (!library) library = dlopen("libconflux_cuda.so", RTLD_NOW | RTLD_LOCAL);
+    else snprintf(path, sizeof path, "libconflux_cuda.so");
+    if (!(wanted && *wanted) && access(path, F_OK) != 0) snprintf(path, sizeof path, "libconflux_cuda.so");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         snprintf(why_no_cuda, sizeof why_no_cuda, "%s", dlerror());
         return;

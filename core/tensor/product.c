@@ -52,7 +52,12 @@ static cfx_status run_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tenso
     if (status == CFX_OK) {
         batched(&left, n, shape, &x);
         batched(&right, n, shape, &y);
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_matmul, .dtype = dtype, .nout = 1, .nin = 2, .t = {out, &x, &y}});
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_matmul,
+                                          .dtype = dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {out, &x, &y},
+                                          .i = {0, cf_context(a)->precision}});
     }
     cfx_release(&left);
     cfx_release(&right);
@@ -199,7 +204,7 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
                                       .nin = bias ? 3 : 2,
                                       .t = {&y, rows, &weight, (cfx_tensor *)bias},
                                       .p = {act_param(act)},
-                                      .i = {act}});
+                                      .i = {act, cf_context(x)->precision}});
     if (status != CFX_OK) *out = y; /* released by the failure */
     return status;
 }

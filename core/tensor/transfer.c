@@ -179,7 +179,8 @@ static cfx_status run_passage(cf_worker *worker, void *payload, bool poisoned) {
 }
 
 bool cf_is_far(const cfx_device *a, const cfx_device *b) {
-    return a->backend != b->backend && !(a->backend->host_memory && b->backend->host_memory);
+    if (a->backend->host_memory && b->backend->host_memory) return false;
+    return a->backend != b->backend || a->index != b->index; /* virtual devices of one GPU share it */
 }
 
 cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y) {

@@ -17,8 +17,9 @@ typedef struct stream {
     _Atomic int followers, broken;
 } stream;
 
-/* By the number of the device, virtual ones of one number together. */
-static stream streams[DEVICES][CF_QUEUES];
+/* In the order in which a context opens its devices. */
+static int opened;
+static stream streams[2 * DEVICES][CF_QUEUES];
 static _Atomic int selected, uploads, downloads;
 
 static int32_t fake_count(char *why, size_t why_bytes) {
@@ -27,11 +28,13 @@ static int32_t fake_count(char *why, size_t why_bytes) {
     return DEVICES;
 }
 static cfx_status fake_open(int32_t index, void **state) {
-    *state = streams[index];
+    stream *s = streams[opened++ % (2 * DEVICES)];
+    (void)index;
+    *state = s;
     for (int q = 0; q < CF_QUEUES; q++) {
-        atomic_store(&streams[index][q].marked, 0);
-        atomic_store(&streams[index][q].allowed, UINT64_MAX);
-        atomic_store(&streams[index][q].broken, 0);
+        atomic_store(&s[q].marked, 0);
+        atomic_store(&s[q].allowed, UINT64_MAX);
+        atomic_store(&s[q].broken, 0);
     }
     return CFX_OK;
 }
@@ -108,6 +111,7 @@ static cfx_context *context_of(const char *spec) {
     static int is_known;
     if (!is_known) CHECK_STATUS(cf_backend_add(&fake), CFX_OK);
     is_known = 1;
+    opened = 0;
     return new_context(spec);
 }
 
@@ -219,7 +223,7 @@ TEST(what_was_launched_has_not_happened_until_the_device_says_so) {
 }
 
 TEST(streams_follow_each_other_without_the_host) {
-    cfx_context *context = context_of("fake*2");
+    cfx_context *context = context_of("fake:0*2");
     cfx_device *one = cfx_device_at(context, 0), *two = cfx_device_at(context, 1);
     hold(0, CF_COMPUTE);
     atomic_store(&streams[0][CF_COMPUTE].followers, 0);
@@ -284,8 +288,23 @@ TEST(what_a_device_finds_wrong_late_is_raised_at_the_read_and_work_goes_on) {
     cfx_context_free(context);
 }
 
+TEST(devices_without_common_memory_are_refused) {
+    cfx_context *context = context_of("cpu,fake*2");
+    cfx_tensor x[3], y = {0};
+    for (int r = 0; r < 3; r++) x[r] = full(cfx_device_at(context, r), 100, r + 1);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, (cfx_tensor *[]){&x[0], &x[1]}), CFX_EARG);
+    CHECK(says("cpu:0 and fake:0 share no memory"));
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, (cfx_tensor *[]){&x[1], &x[2]}), CFX_EARG);
+    CHECK_STATUS(cfx_to(&x[1], cfx_device_at(context, 2), -1, &y), CFX_ESTATE);
+    CHECK(says("fake:0 and fake:1 have no memory that both can reach"));
+    CHECK(y._buffer == NULL);
+    for (int r = 0; r < 3; r++) CHECK_EQ(value_of(&x[r]), r + 1);
+    for (int r = 0; r < 3; r++) cfx_release(&x[r]);
+    cfx_context_free(context);
+}
+
 TEST(replicas_on_virtual_devices_are_reduced) {
-    cfx_context *context = context_of("fake*3");
+    cfx_context *context = context_of("fake:0*3");
     cfx_tensor x[3];
     cfx_tensor *leaves[3];
     for (int r = 0; r < 3; r++) {

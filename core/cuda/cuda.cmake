@@ -1,0 +1,100 @@
+# The CUDA plugin, libconflux_cuda.so, where nvcc is found; and its kernels on the CPU, for tests.
+#
+# CONFLUX_CUDA: ON (fails without nvcc), OFF, AUTO.  CONFLUX_CUDA_ARCHITECTURES: what to compile for, as far as nvcc
+# knows it; the last one's intermediate code goes along, for what comes after it.  The default serves all GPUs since
+# Ampere, newer ones by way of that code; 80;86;89;90;100;120 is native to each and takes three times as long.
+
+set(CONFLUX_CUDA AUTO CACHE STRING "Build the CUDA plugin: ON, OFF or AUTO")
+set(CONFLUX_CUDA_ARCHITECTURES "80;90" CACHE STRING "What the CUDA plugin is compiled for")
+file(GLOB cuda_sources CONFIGURE_DEPENDS core/cuda/*.cu)
+
+# ---- the plugin ---------------------------------------------------------------------------------------------
+
+set(CONFLUX_NVCC "CONFLUX_NVCC-NOTFOUND")
+if(CONFLUX_CUDA AND NOT CONFLUX_SANITIZE)
+  find_program(CONFLUX_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
+  if(NOT CONFLUX_NVCC AND CONFLUX_CUDA STREQUAL ON)
+    message(FATAL_ERROR "CONFLUX_CUDA is ON, but there is no nvcc")
+  elseif(NOT CONFLUX_NVCC)
+    message(STATUS "There is no nvcc: the CUDA plugin is not built")
+  endif()
+endif()
+
+if(CONFLUX_NVCC)
+  # nvcc is called by itself: CMake's own CUDA language wants a compiler that it knows.
+  cmake_path(GET CONFLUX_NVCC PARENT_PATH cuda)
+  cmake_path(GET cuda PARENT_PATH cuda)
+  set(codes "")
+  execute_process(COMMAND ${CONFLUX_NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+  foreach(architecture IN LISTS CONFLUX_CUDA_ARCHITECTURES)
+    if(known MATCHES "sm_${architecture}[^0-9]")
+      list(APPEND codes -gencode arch=compute_${architecture},code=sm_${architecture})
+      set(newest ${architecture})
+    endif()
+  endforeach()
+  list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  set(objects "")
+  foreach(file IN LISTS cuda_sources)
+    cmake_path(GET file STEM name)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+      COMMAND ${CONFLUX_NVCC} -std=c++17 -O3 ${codes} -I${CMAKE_SOURCE_DIR}/core -Xcompiler=-fPIC,-fvisibility=hidden
+              -MD -MF ${object}.d -c ${file} -o ${object}
+      DEPENDS ${file} DEPFILE ${object}.d COMMENT "Building CUDA object ${name}.o" VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  set(plugin ${CMAKE_BINARY_DIR}/lib/libconflux_cuda.so)
+  add_custom_command(OUTPUT ${plugin}
+    COMMAND ${CONFLUX_NVCC} -shared -cudart=shared ${objects} -o ${plugin} -L$<TARGET_FILE_DIR:libconflux> -lconflux -lcublasLt
+            -Xlinker=-z,nodelete,-rpath,$ORIGIN,-rpath,${cuda}/lib64
+    DEPENDS ${objects} libconflux COMMENT "Linking libconflux_cuda.so" VERBATIM)
+  add_custom_target(conflux_cuda ALL DEPENDS ${plugin})
+  install(FILES ${plugin} TYPE LIB)
+endif()
+
+# ---- the kernels on the CPU ---------------------------------------------------------------------------------
+
+# Fibers and sanitizers do not know each other's stacks.
+include(CheckLanguage)
+check_language(CXX)
+if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+  enable_language(CXX)
+  set(wrappers "")
+  foreach(file IN LISTS cuda_sources)
+    cmake_path(GET file STEM name)
+    set(wrapper ${CMAKE_BINARY_DIR}/generated/emulated_${name}.cpp)
+    file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${file}\"\n" @ONLY)
+    list(APPEND wrappers ${wrapper})
+  endforeach()
+  function(emulates target)
+    target_compile_features(${target} PRIVATE cxx_std_17)
+    target_compile_definitions(${target} PRIVATE CF_EMULATED)
+    target_include_directories(${target} PRIVATE tests/cuda)
+    target_compile_options(${target} PRIVATE -Wno-unused-function)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
+  endfunction()
+
+  # Rows by themselves: the kernel tests of tests/c, over these kernels.
+  set(rows ${wrappers})
+  list(FILTER rows EXCLUDE REGEX "emulated_backend.cpp$")
+  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp tests/cuda/emulated_rows.cpp)
+  emulates(conflux_cuda_rows)
+  foreach(name kernels kernels_make kernels_reduce layers select update products)
+    add_executable(cuda_${name}_test tests/c/${name}_test.c)
+    target_compile_definitions(cuda_${name}_test PRIVATE CF_TEST_CUDA)
+    target_include_directories(cuda_${name}_test PRIVATE tests/cuda)
+    target_link_libraries(cuda_${name}_test PRIVATE conflux_cuda_rows conflux_static)
+    set_target_properties(cuda_${name}_test PROPERTIES LINKER_LANGUAGE CXX
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    add_test(NAME cuda_${name}_test COMMAND cuda_${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(cuda_${name}_test PROPERTIES TIMEOUT 300)
+  endforeach()
+
+  # The whole plugin on a pretended GPU: build/emulated/libconflux_cuda.so, for LD_LIBRARY_PATH.
+  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp)
+  emulates(conflux_cuda_emulated)
+  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux)
+  set_target_properties(conflux_cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME conflux_cuda
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
+endif()

@@ -1,0 +1,44 @@
+/* device.cuh: a GPU as core/cuda keeps it: streams, marks, scratch.  backend.cu makes it, product.cu adds to it. */
+#ifndef CF_CUDA_DEVICE_CUH
+#define CF_CUDA_DEVICE_CUH
+
+#include <mutex>
+
+#include "cuda/kernel.cuh"
+#ifdef CF_EMULATED
+#include "emulated_runtime.h"
+#endif
+
+enum { CF_CUDA_QUEUES = 2, CF_CUDA_MARKS = 1024 };
+
+/* Fails with what CUDA says of `what`. */
+cfx_status cf_cuda_check(cudaError_t error, const char *what);
+#define CF_CUDA(call) CF_TRY(cf_cuda_check((call), #call))
+
+/* One queue's stream, and its marks that have not happened yet, in order.  Workers of other devices follow marks. */
+struct cf_cuda_queue {
+    cudaStream_t stream;
+    std::mutex lock;
+    struct {
+        uint64_t ticket;
+        cudaEvent_t event;
+    } marks[CF_CUDA_MARKS]; /* a ring: [head, tail) */
+    uint64_t head, tail, done;
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* What backend->open makes, one a (virtual) device.  `shared` is what kernels see, worker->local. */
+struct cf_cuda_device {
+    cf_cuda shared;
+    int index, selected;
+    cf_cuda_queue queue[CF_CUDA_QUEUES];
+    struct cf_cuda_products *products; /* product.cu's */
+};
+
+static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
+
+cfx_status cf_cuda_products_begin(cf_cuda_device *device);
+void cf_cuda_products_end(cf_cuda_device *device);
+
+#endif

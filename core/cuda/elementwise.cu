@@ -1,0 +1,361 @@
+/* elementwise.cu: the one engine of the UNARY, BINARY and TERNARY rows.
+ *
+ * The output's dimensions are put in the order of its strides and merged where all views lie alike, so that most calls
+ * come down to one dimension.  Two kernels are made of each formula: one for packed tensors of one float dtype, which
+ * moves 16 bytes at a time, and one for the rest, which finds every element by its strides and converts from and to
+ * any dtype.  An operand may be the output: a thread reads its elements before it writes them.
+ */
+#include "cuda/elementwise.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace {
+
+enum { MAX_IN = 3 };
+
+/* Division of n < 2^31 by a size that the host knows (Granlund and Montgomery 1994): a product and a shift, where the
+ * division itself is some twenty instructions. */
+struct divisor {
+    uint32_t size, factor, shift;
+};
+inline divisor divisor_of(int64_t size) {
+    uint32_t shift = 0;
+    while ((INT64_C(1) << shift) < size) shift++;
+    const uint64_t rest = (UINT64_C(1) << shift) - (uint64_t)size;
+    return {(uint32_t)size, (uint32_t)((rest << 32) / (uint64_t)size + 1), shift};
+}
+__device__ inline uint32_t divide(uint32_t n, const divisor &by) { return (__umulhi(n, by.factor) + n) >> by.shift; }
+
+template <class C> struct operand {
+    const void *data; /* NULL: `number` for every element */
+    C number;
+    int32_t dtype;
+    int32_t same; /* one value for all elements */
+};
+
+template <class C> struct job {
+    C p0, p1;
+    operand<C> x[MAX_IN];
+    void *y;
+    int64_t n;
+    int32_t dtype;   /* of y */
+    int32_t aligned; /* all that is not the same lies on 16 bytes */
+    int32_t ndim;    /* what follows: for strided views */
+    divisor size[CFX_MAX_DIMS];
+    int64_t stride[MAX_IN + 1][CFX_MAX_DIMS]; /* of the operands, then of y */
+};
+
+template <class F, class C> __device__ inline C apply(const C (&x)[F::ARITY], const job<C> &j) {
+    return F::of(x[0], x[F::ARITY > 1 ? 1 : 0], x[F::ARITY > 2 ? 2 : 0], j.p0, j.p1);
+}
+
+template <class C> __device__ inline C read_one(const operand<C> &x, int64_t at, bool truth) {
+    if (!x.data) return x.number;
+    if (!truth) return cf_get<C>(x.data, x.dtype, at);
+    /* Not by way of C: 0.5 is true, and so is a double that is too small for a float. */
+    if (x.dtype == CFX_FLOAT64) return ((const double *)x.data)[at] != 0;
+    return cf_get<float>(x.data, x.dtype, at) != 0;
+}
+
+/* ---- any view ------------------------------------------------------------------------------------------------ */
+
+template <class F, class C> __global__ void elementwise_strided(job<C> j) {
+    for (CF_EACH(i, j.n)) {
+        uint32_t rest = (uint32_t)i;
+        int64_t at[F::ARITY] = {}, y_at = 0;
+        for (int d = j.ndim - 1; d >= 0; d--) {
+            const uint32_t up = divide(rest, j.size[d]), here = rest - up * j.size[d].size;
+            for (int k = 0; k < F::ARITY; k++) at[k] += here * j.stride[k][d];
+            y_at += here * j.stride[MAX_IN][d];
+            rest = up;
+        }
+        C x[F::ARITY];
+        for (int k = 0; k < F::ARITY; k++) x[k] = read_one(j.x[k], at[k], F::TRUTHS >> k & 1);
+        cf_put<C>(j.y, j.dtype, y_at, apply<F>(x, j));
+    }
+}
+
+/* ---- packed views of one float dtype ------------------------------------------------------------------------- */
+
+/* A block takes whole pieces.  Of a piece a thread has one or two vectors of 16 bytes, CF_THREADS vectors apart; where
+ * it cannot be moved so, because it is the last or lies askew, elements that are CF_THREADS apart.  Either way a warp's
+ * accesses lie together, and the formula is the same code, so that an element's bits are too. */
+template <class C> struct piece {
+    enum { ITEMS = sizeof(C) == 4 ? 8 : 2, SIZE = CF_THREADS * ITEMS };
+};
+template <class T> struct alignas(16) vector { T item[16 / sizeof(T)]; };
+
+template <class T, class C, int N> __device__ inline void load_vectors(const T *from, C (&to)[N]) {
+    const int width = 16 / sizeof(T);
+    for (int k = 0; k < N; k += width) {
+        const vector<T> v = ((const vector<T> *)from)[k / width * CF_THREADS + threadIdx.x];
+        for (int m = 0; m < width; m++) to[k + m] = cf_as<C>(v.item[m]);
+    }
+}
+template <class T, class C, int N> __device__ inline void store_vectors(T *to, const C (&from)[N]) {
+    const int width = 16 / sizeof(T);
+    for (int k = 0; k < N; k += width) {
+        vector<T> v;
+        for (int m = 0; m < width; m++) v.item[m] = cf_store<T>::from(from[k + m]);
+        ((vector<T> *)to)[k / width * CF_THREADS + threadIdx.x] = v;
+    }
+}
+template <class T, class C, int N>
+__device__ inline void load_piece(const T *from, int64_t left, bool vectors, C (&to)[N]) {
+    if (vectors) return load_vectors(from, to);
+    for (int k = 0; k < N; k++) {
+        const int at = k * CF_THREADS + (int)threadIdx.x;
+        to[k] = at < left ? cf_as<C>(from[at]) : C(1);
+    }
+}
+template <class T, class C, int N>
+__device__ inline void store_piece(T *to, int64_t left, bool vectors, const C (&from)[N]) {
+    if (vectors) return store_vectors(to, from);
+    for (int k = 0; k < N; k++) {
+        const int at = k * CF_THREADS + (int)threadIdx.x;
+        if (at < left) to[at] = cf_store<T>::from(from[k]);
+    }
+}
+
+template <int N>
+__device__ inline void load_any(const void *from, int dtype, int64_t at, int64_t left, bool vectors, float (&to)[N]) {
+    if (dtype == CFX_FLOAT32) load_piece((const float *)from + at, left, vectors, to);
+    else if (dtype == CFX_BFLOAT16) load_piece((const cf_bf16 *)from + at, left, vectors, to);
+    else load_piece((const cf_f16 *)from + at, left, vectors, to);
+}
+template <int N>
+__device__ inline void store_any(void *to, int dtype, int64_t at, int64_t left, bool vectors, const float (&from)[N]) {
+    if (dtype == CFX_FLOAT32) store_piece((float *)to + at, left, vectors, from);
+    else if (dtype == CFX_BFLOAT16) store_piece((cf_bf16 *)to + at, left, vectors, from);
+    else store_piece((cf_f16 *)to + at, left, vectors, from);
+}
+template <int N>
+__device__ inline void load_any(const void *from, int, int64_t at, int64_t left, bool vectors, double (&to)[N]) {
+    load_piece((const double *)from + at, left, vectors, to);
+}
+template <int N>
+__device__ inline void store_any(void *to, int, int64_t at, int64_t left, bool vectors, const double (&from)[N]) {
+    store_piece((double *)to + at, left, vectors, from);
+}
+
+template <class F, class C> __global__ void elementwise_packed(job<C> j) {
+    const int64_t size = piece<C>::SIZE;
+    C same[F::ARITY];
+    for (int k = 0; k < F::ARITY; k++) same[k] = j.x[k].same ? read_one(j.x[k], 0, F::TRUTHS >> k & 1) : C(0);
+    for (int64_t at = blockIdx.x * size; at < j.n; at += gridDim.x * size) {
+        const int64_t left = j.n - at;
+        const bool vectors = j.aligned && left >= size;
+        C x[F::ARITY][piece<C>::ITEMS], y[piece<C>::ITEMS];
+        for (int k = 0; k < F::ARITY; k++) {
+            if (!j.x[k].same) load_any(j.x[k].data, j.dtype, at, left, vectors, x[k]);
+            else
+                for (int m = 0; m < piece<C>::ITEMS; m++) x[k][m] = same[k];
+        }
+        for (int m = 0; m < piece<C>::ITEMS; m++) {
+            C one[F::ARITY];
+            for (int k = 0; k < F::ARITY; k++) one[k] = x[k][m];
+            y[m] = apply<F>(one, j);
+        }
+        store_any(j.y, j.dtype, at, left, vectors, y);
+    }
+}
+
+/* ---- the rows ------------------------------------------------------------------------------------------------ */
+
+/* The kernels of a formula in one compute type; NULL: there is none. */
+template <class C> struct row {
+    int arity;
+    void (*packed)(job<C>), (*strided)(job<C>);
+};
+
+/* After the rows of ops.def: powers that are a number on the right, for which a product is faster, and exact. */
+enum { POW_SQUARE = CF_OPS, POW_CUBE, POW_SAME, POW_INVERSE, POW_SQRT, POW_DA_CUBE, POW_DA_INVERSE, POW_DA_SQRT, ROWS };
+
+#define NONE(name) {0, nullptr, nullptr},
+#define STRIDED(name) {name##_row::ARITY, nullptr, elementwise_strided<name##_row, C>},
+#define BOTH(name) {name##_row::ARITY, elementwise_packed<name##_row, C>, elementwise_strided<name##_row, C>},
+#define ROW_REDUCE(name, domain) NONE(name)
+#define ROW_LOSS(name, domain) NONE(name)
+#define ROW_OTHER(name, domain) NONE(name)
+#define ROW_UNARY(name, domain) ROW_##domain(name)
+#define ROW_BINARY(name, domain) ROW_##domain(name)
+#define ROW_TERNARY(name, domain) ROW_##domain(name)
+#define CF_OP(name, family, domain, gradient) ROW_##family(name, domain)
+
+namespace real {
+#define ROW_ANY BOTH
+#define ROW_FLOAT BOTH
+#define ROW_TRUTH STRIDED /* bool is no float */
+template <class C>
+const row<C> all[ROWS] = {
+#include "device/ops.def"
+    BOTH(square) BOTH(pow_cube) BOTH(pow_same) BOTH(pow_inverse) BOTH(sqrt) BOTH(pow_da_cube) BOTH(pow_da_inverse)
+        BOTH(pow_da_sqrt)};
+#undef ROW_ANY
+#undef ROW_FLOAT
+} // namespace real
+
+namespace whole {
+#define ROW_ANY STRIDED
+#define ROW_FLOAT NONE
+typedef int64_t C;
+const row<C> all[ROWS] = {
+#include "device/ops.def"
+    STRIDED(square) STRIDED(pow_cube) STRIDED(pow_same)};
+} // namespace whole
+#undef CF_OP
+
+template <class C> const row<C> *rows(void) { return real::all<C>; }
+template <> const row<int64_t> *rows<int64_t>(void) { return whole::all; }
+
+int row_of(const cf_call *call) {
+    const int is_float = cf_is_float(call->dtype);
+    const double p = call->p[0];
+    if (call->op == CF_OP_pow && call->nin == 1 && !call->i[0]) {
+        if (p == 2) return POW_SQUARE;
+        if (p == 3) return POW_CUBE;
+        if (p == 1) return POW_SAME;
+        if (p == -1 && is_float) return POW_INVERSE;
+        if (p == 0.5 && is_float) return POW_SQRT;
+    }
+    if (call->op == CF_OP_pow_da && call->nin == 2) {
+        if (p == 2) return CF_OP_square_bw;
+        if (p == 3) return POW_DA_CUBE;
+        if (p == 1) return POW_SAME;
+        if (p == -1) return POW_DA_INVERSE;
+        if (p == 0.5) return POW_DA_SQRT;
+    }
+    return call->op;
+}
+
+/* ---- views, on the host -------------------------------------------------------------------------------------- */
+
+/* x as a view of y's shape: repeated along dimensions that it lacks or has once. */
+void expand(cf_view *x, const cf_view *y) {
+    const int missing = y->ndim - x->ndim;
+    for (int d = y->ndim - 1; d >= 0; d--) {
+        const int from = d - missing;
+        x->stride[d] = from >= 0 && x->shape[from] == y->shape[d] ? x->stride[from] : 0;
+    }
+}
+
+/* Orders the dimensions of n views of the first one's shape by its strides, largest first, drops those of size 1, and
+ * merges those that follow each other in every view. */
+void simplify(cf_view *views, int n) {
+    cf_view *y = &views[0];
+    int dims[CFX_MAX_DIMS], count = 0;
+    for (int d = 0; d < y->ndim; d++) {
+        if (y->shape[d] == 1) continue;
+        int at = count++;
+        for (; at > 0 && llabs(y->stride[dims[at - 1]]) < llabs(y->stride[d]); at--) dims[at] = dims[at - 1];
+        dims[at] = d;
+    }
+    cf_view old[MAX_IN + 1];
+    memcpy(old, views, sizeof *views * (size_t)n);
+    y->ndim = 0;
+    for (int d = 0; d < count; d++) {
+        const int64_t size = old[0].shape[dims[d]];
+        int last = y->ndim - 1, merges = last >= 0;
+        for (int k = 0; k < n; k++) merges = merges && views[k].stride[last] == old[k].stride[dims[d]] * size;
+        if (!merges) y->shape[last = y->ndim++] = 1;
+        y->shape[last] *= size;
+        for (int k = 0; k < n; k++) views[k].stride[last] = old[k].stride[dims[d]];
+    }
+}
+
+int same_everywhere(const cf_view *x, int ndim) {
+    for (int d = 0; d < ndim; d++)
+        if (x->stride[d]) return 0;
+    return 1;
+}
+
+template <class C> C number_of(double x) { return (C)x; }
+template <> int64_t number_of<int64_t>(double x) {
+    return x >= 0x1p63 ? INT64_MAX : x < -0x1p63 ? INT64_MIN : x != x ? 0 : (int64_t)x;
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------ */
+
+/* Kernels count in 32 bits, so what is larger is halved until it fits. */
+enum { MOST = INT32_MAX };
+
+template <class C> void launch_strided(cf_worker *worker, const row<C> *kernels, job<C> j, const int64_t *shape) {
+    int largest = 0;
+    j.n = 1;
+    for (int d = 0; d < j.ndim; d++) {
+        j.n *= shape[d];
+        if (shape[d] > shape[largest]) largest = d;
+    }
+    if (j.n <= MOST) {
+        for (int d = 0; d < j.ndim; d++) j.size[d] = divisor_of(shape[d]);
+        CF_LAUNCH(kernels->strided, cf_cuda_blocks(worker, j.n), CF_THREADS, worker, j);
+        return;
+    }
+    int64_t part[CFX_MAX_DIMS];
+    memcpy(part, shape, sizeof part);
+    part[largest] /= 2;
+    launch_strided(worker, kernels, j, part);
+    const int64_t skip = part[largest];
+    for (int k = 0; k < kernels->arity; k++)
+        if (j.x[k].data)
+            j.x[k].data = (const char *)j.x[k].data + skip * j.stride[k][largest] * cfx_dtype_size(j.x[k].dtype);
+    j.y = (char *)j.y + skip * j.stride[MAX_IN][largest] * cfx_dtype_size(j.dtype);
+    part[largest] = shape[largest] - skip;
+    launch_strided(worker, kernels, j, part);
+}
+
+int lies_on_16(const void *data) { return (uintptr_t)data % 16 == 0; }
+
+template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call) {
+    const row<C> *kernels = &rows<C>()[row_of(call)];
+    if (!kernels->strided) return cf_fail(CFX_EFAULT, "needs float operands");
+    const int arity = real::all<float>[call->op].arity; /* kernels->arity is less where the number is in the formula */
+    if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
+        return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
+    const int number_at = call->nin == arity ? arity : arity == 2 && call->i[0] ? 0 : arity - 1;
+
+    cf_view views[MAX_IN + 1] = {call->v[0]};
+    const cf_view *y = &views[0];
+    const int64_t n = cf_view_numel(y);
+    if (!n) return CFX_OK;
+    for (int k = 0, in = 0; k < kernels->arity; k++) {
+        if (k == number_at) continue;
+        views[k + 1] = *cf_call_in(call, in++);
+        expand(&views[k + 1], y);
+    }
+    simplify(views, kernels->arity + 1);
+
+    job<C> j = {};
+    j.p0 = number_of<C>(call->p[0]);
+    j.p1 = number_of<C>(call->p[1]);
+    j.y = y->data;
+    j.n = n;
+    j.dtype = y->dtype;
+    j.ndim = y->ndim;
+    j.aligned = lies_on_16(y->data);
+    memcpy(j.stride[MAX_IN], y->stride, sizeof y->stride);
+    bool packed = kernels->packed && cf_cuda_compute_of(y->dtype) == cf_cuda_compute_of(call->dtype) &&
+                  (y->ndim == 0 || (y->ndim == 1 && y->stride[0] == 1));
+    for (int k = 0; k < kernels->arity; k++) {
+        const cf_view *x = &views[k + 1];
+        const int same = same_everywhere(x, y->ndim);
+        j.x[k] = {x->data, j.p0, x->dtype, same};
+        memcpy(j.stride[k], x->stride, sizeof x->stride);
+        packed = packed && (same || (x->dtype == y->dtype && x->stride[0] == 1));
+        j.aligned = j.aligned && (same || lies_on_16(x->data));
+    }
+    if (packed) {
+        const int64_t items = piece<C>::ITEMS;
+        CF_LAUNCH(kernels->packed, cf_cuda_blocks(worker, (n + items - 1) / items), CF_THREADS, worker, j);
+    } else {
+        launch_strided(worker, kernels, j, y->shape);
+    }
+    return cf_cuda_launched("elementwise");
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_elementwise(cf_worker *worker, const cf_call *call) {
+    return CF_COMPUTE(call->dtype, elementwise, worker, call);
+}

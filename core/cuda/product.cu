@@ -1,0 +1,335 @@
+/* product.cu: matrix products and the dense layer.
+ *
+ * Products of float types go to cuBLASLt, which is asked for an algorithm once for each shape and keeps it; those of
+ * integers, and of what lies in memory as cuBLASLt does not take it, to a tiled kernel of our own.
+ */
+#include <map>
+#include <new>
+
+#include "cuda/device.cuh"
+#ifndef CF_EMULATED
+#include <cublasLt.h>
+#endif
+
+extern "C" cfx_status cf_cuda_elementwise(cf_worker *worker, const cf_call *call);
+extern "C" cfx_status cf_cuda_copy(cf_worker *worker, const cf_call *call);
+extern "C" cfx_status cf_cuda_fill(cf_worker *worker, const cf_call *call);
+
+/* What a product is made of: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
+struct task {
+    cf_view y, a, b;
+    const cf_view *bias;
+    int dtype, add, act, precision;
+    double p0, p1;
+};
+
+static int64_t rows_of(const cf_view *v) { return v->shape[v->ndim - 2]; }
+static int64_t cols_of(const cf_view *v) { return v->shape[v->ndim - 1]; }
+
+/* ---- our own kernel ----------------------------------------------------------------------------------------- */
+
+enum { TILE = 16 };
+
+struct bounds {
+    int64_t n, m, k, batch;
+    int add;
+};
+
+/* One tile [TILE, TILE] of y a block: panels of a and b go through shared memory, whatever their types and strides. */
+template <class C> __global__ void product_any(cf_view y, cf_view a, cf_view b, cf_view bias, bounds s) {
+    __shared__ C left[TILE][TILE], right[TILE][TILE + 1];
+    const int64_t tiles_m = (s.m + TILE - 1) / TILE, tiles = tiles_m * ((s.n + TILE - 1) / TILE);
+    const int row = threadIdx.x / TILE, col = threadIdx.x % TILE;
+    for (int64_t at = blockIdx.x; at < tiles * s.batch; at += gridDim.x) {
+        const int64_t p = at / tiles, i = at % tiles / tiles_m * TILE + row, j = at % tiles_m * TILE + col;
+        C sum = 0;
+        for (int64_t from = 0; from < s.k; from += TILE) {
+            const int64_t l = from + col, r = from + row;
+            left[row][col] = i < s.n && l < s.k ? cf_read<C>(a, (p * s.n + i) * s.k + l) : (C)0;
+            right[row][col] = r < s.k && j < s.m ? cf_read<C>(b, (p * s.k + r) * s.m + j) : (C)0;
+            __syncthreads();
+            for (int t = 0; t < TILE; t++) sum += left[row][t] * right[t][col];
+            __syncthreads();
+        }
+        if (i >= s.n || j >= s.m) continue;
+        const int64_t e = (p * s.n + i) * s.m + j;
+        if (bias.data) sum += cf_read<C>(bias, j);
+        if (s.add) sum += cf_read<C>(y, e);
+        cf_write<C>(y, e, sum);
+    }
+}
+
+template <class C> static cfx_status run_any(cf_worker *worker, const task *t) {
+    const cf_view none = {};
+    bounds s = {rows_of(&t->y), cols_of(&t->y), cols_of(&t->a), 1, t->add};
+    s.batch = cf_view_numel(&t->y) / (s.n * s.m);
+    const int64_t tiles = ((s.n + TILE - 1) / TILE) * ((s.m + TILE - 1) / TILE) * s.batch;
+    const int64_t most = (int64_t)cf_cuda_of(worker)->sms * 32;
+    CF_LAUNCH_TEAM(product_any<C>, tiles < most ? tiles : most, TILE * TILE, worker, t->y, t->a, t->b,
+                   t->bias ? *t->bias : none, s);
+    return cf_cuda_launched("product");
+}
+
+/* ---- cuBLASLt ----------------------------------------------------------------------------------------------- */
+
+#ifdef CF_EMULATED
+
+struct cf_cuda_products {};
+cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
+    device->products = NULL;
+    return CFX_OK;
+}
+void cf_cuda_products_end(cf_cuda_device *device) { (void)device; }
+/* Whether the product was made; if not, it is for our own kernel. */
+static cfx_status run_library(cf_worker *worker, const task *t, bool *made, bool *activated) {
+    (void)worker;
+    (void)t;
+    *made = *activated = false;
+    return CFX_OK;
+}
+
+#else
+
+enum { WORKSPACE = 32 << 20 }; /* what Hopper's kernels want */
+
+/* All that an algorithm depends on. */
+struct shape_key {
+    int64_t n, m, k, batch, lda, ldb, ldy, sa, sb, sy;
+    int32_t dtype, ta, tb, add, epilogue, precision;
+    bool operator<(const shape_key &o) const { return memcmp(this, &o, sizeof o) < 0; }
+};
+
+struct plan {
+    cublasLtMatmulDesc_t description;
+    cublasLtMatrixLayout_t a, b, y;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct cf_cuda_products {
+    cublasLtHandle_t handle;
+    void *workspace[CF_CUDA_QUEUES];
+    std::map<shape_key, plan> plans;
+};
+
+static cfx_status check(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS) return CFX_OK;
+    return cf_fail(CFX_EFAULT, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+}
+#define LT(call) CF_TRY(check((call), #call))
+
+cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
+    cf_cuda_products *p = device->products = new (std::nothrow) cf_cuda_products();
+    if (!p) return cf_fail(CFX_EMEMORY, "out of host memory: cuBLASLt");
+    LT(cublasLtCreate(&p->handle));
+    for (int q = 0; q < CF_CUDA_QUEUES; q++) CF_CUDA(cudaMalloc(&p->workspace[q], WORKSPACE));
+    return CFX_OK;
+}
+
+static void drop(plan *p) {
+    if (p->y) cublasLtMatrixLayoutDestroy(p->y);
+    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
+    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
+    if (p->description) cublasLtMatmulDescDestroy(p->description);
+}
+
+void cf_cuda_products_end(cf_cuda_device *device) {
+    cf_cuda_products *p = device->products;
+    if (!p) return;
+    for (auto &entry : p->plans) drop(&entry.second);
+    for (int q = 0; q < CF_CUDA_QUEUES; q++)
+        if (p->workspace[q]) cudaFree(p->workspace[q]);
+    if (p->handle) cublasLtDestroy(p->handle);
+    delete p;
+    device->products = NULL;
+}
+
+static cudaDataType_t type_of(int dtype) {
+    switch (dtype) {
+    case CFX_FLOAT16: return CUDA_R_16F;
+    case CFX_BFLOAT16: return CUDA_R_16BF;
+    case CFX_FLOAT64: return CUDA_R_64F;
+    default: return CUDA_R_32F;
+    }
+}
+
+static cublasComputeType_t compute_of(int dtype, int precision) {
+    if (dtype == CFX_FLOAT64) return CUBLAS_COMPUTE_64F;
+    if (dtype != CFX_FLOAT32) return CUBLAS_COMPUTE_32F;
+    return precision == 1   ? CUBLAS_COMPUTE_32F_FAST_TF32
+           : precision == 2 ? CUBLAS_COMPUTE_32F_FAST_16BF
+                            : CUBLAS_COMPUTE_32F;
+}
+
+static cfx_status layout_new(cublasLtMatrixLayout_t *out, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld,
+                             int64_t batch, int64_t stride) {
+    const int32_t count = (int32_t)batch;
+    LT(cublasLtMatrixLayoutCreate(out, type, (uint64_t)rows, (uint64_t)cols, ld));
+    LT(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    LT(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+    return CFX_OK;
+}
+
+/* cuBLASLt thinks in columns: it makes y' [m, n] = b' a'. */
+static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
+    const cudaDataType_t type = type_of(k->dtype), scale = k->dtype == CFX_FLOAT64 ? CUDA_R_64F : CUDA_R_32F;
+    const cublasOperation_t op_b = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N, op_a = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
+    LT(cublasLtMatmulDescCreate(&out->description, compute_of(k->dtype, k->precision), scale));
+    LT(cublasLtMatmulDescSetAttribute(out->description, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof op_b));
+    LT(cublasLtMatmulDescSetAttribute(out->description, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof op_a));
+    LT(cublasLtMatmulDescSetAttribute(out->description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    CF_TRY(layout_new(&out->b, type, k->tb ? k->k : k->m, k->tb ? k->m : k->k, k->ldb, k->batch, k->sb));
+    CF_TRY(layout_new(&out->a, type, k->ta ? k->n : k->k, k->ta ? k->k : k->n, k->lda, k->batch, k->sa));
+    CF_TRY(layout_new(&out->y, type, k->m, k->n, k->ldy, k->batch, k->sy));
+    cublasLtMatmulPreference_t preference;
+    const size_t room = WORKSPACE;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    LT(cublasLtMatmulPreferenceCreate(&preference));
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    /* a split along k that adds with atomics would give other bits in every run */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                         sizeof schemes);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(p->handle, out->description, out->b, out->a, out->y,
+                                                                 out->y, preference, 1, &result, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_SUCCESS && found == 0) return CFX_ESTATE;
+    LT(status);
+    out->algorithm = result.algo;
+    return CFX_OK;
+}
+
+/* How a matrix [rows, cols] of `dtype` lies: 0 row-major, 1 column-major, -1 neither; `ld` its leading dimension. */
+static int lies(const cf_view *v, int dtype, int64_t *ld) {
+    const int64_t rows = rows_of(v), cols = cols_of(v), row = v->stride[v->ndim - 2], col = v->stride[v->ndim - 1];
+    if (v->dtype != dtype) return -1;
+    if ((col == 1 || cols == 1) && (row >= cols || rows == 1)) {
+        *ld = rows == 1 ? cols : row;
+        return 0;
+    }
+    if ((row == 1 || rows == 1) && (col >= rows || cols == 1)) {
+        *ld = cols == 1 ? rows : col;
+        return 1;
+    }
+    return -1;
+}
+
+/* The one stride over all batch dimensions; false if there is none. */
+static bool batch_of(const cf_view *v, int64_t *stride) {
+    int64_t expected = 0;
+    *stride = 0;
+    for (int d = v->ndim - 3; d >= 0; d--) {
+        if (v->shape[d] == 1) continue;
+        if (expected == 0) *stride = v->stride[d];
+        else if (v->stride[d] != expected) return false;
+        expected = v->stride[d] * v->shape[d];
+        if (v->stride[d] == 0) expected = 0;
+    }
+    return true;
+}
+
+static cfx_status run_library(cf_worker *worker, const task *t, bool *made, bool *activated) {
+    cf_cuda_device *device = cf_cuda_device_of(worker);
+    cf_cuda_products *p = device->products;
+    shape_key key;
+    memset(&key, 0, sizeof key); /* it is compared by its bytes */
+    key.n = rows_of(&t->y), key.m = cols_of(&t->y), key.k = cols_of(&t->a);
+    key.batch = cf_view_numel(&t->y) / (key.n * key.m);
+    key.dtype = t->dtype, key.add = t->add, key.precision = t->precision;
+    *made = *activated = false;
+    const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || key.m == 1);
+    if (!cf_is_float(t->dtype) || (t->bias && !has_bias) || key.batch > INT32_MAX) return CFX_OK;
+    const int a = lies(&t->a, t->dtype, &key.lda), b = lies(&t->b, t->dtype, &key.ldb);
+    if (a < 0 || b < 0 || lies(&t->y, t->dtype, &key.ldy) != 0) return CFX_OK;
+    if (!batch_of(&t->a, &key.sa) || !batch_of(&t->b, &key.sb) || !batch_of(&t->y, &key.sy)) return CFX_OK;
+    key.ta = a, key.tb = b;
+    const bool relu = t->act == CF_OP_relu;
+    key.epilogue = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                            : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    auto found = p->plans.find(key);
+    if (found == p->plans.end()) {
+        plan made_plan = {};
+        const cfx_status status = plan_new(p, &key, &made_plan);
+        if (status != CFX_OK) drop(&made_plan);
+        if (status == CFX_ESTATE) return CFX_OK; /* it has no kernel for that */
+        CF_TRY(status);
+        found = p->plans.emplace(key, made_plan).first;
+    }
+    plan *use = &found->second;
+    if (has_bias) {
+        const void *bias = t->bias->data;
+        LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    }
+    const double one64 = 1, beta64 = t->add;
+    const float one32 = 1, beta32 = (float)t->add;
+    const bool is_double = t->dtype == CFX_FLOAT64;
+    const void *one = is_double ? (const void *)&one64 : &one32, *beta = is_double ? (const void *)&beta64 : &beta32;
+    LT(cublasLtMatmul(p->handle, use->description, one, t->b.data, use->b, t->a.data, use->a, beta, t->y.data, use->y,
+                      t->y.data, use->y, &use->algorithm, p->workspace[device->selected], WORKSPACE,
+                      device->queue[device->selected].stream));
+    *made = true;
+    *activated = relu;
+    return CFX_OK;
+}
+
+#endif
+
+/* ---- rows --------------------------------------------------------------------------------------------------- */
+
+union one_view {
+    cf_call call;
+    char room[sizeof(cf_call) + 2 * sizeof(cf_view)];
+};
+
+/* Another row's call: y alone, or y <- y in place. */
+static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, bool in_place) {
+    one_view c;
+    memset(&c, 0, sizeof c);
+    c.call.op = (uint16_t)op;
+    c.call.dtype = (uint8_t)t->dtype;
+    c.call.nout = 1;
+    c.call.nin = in_place;
+    c.call.p[0] = t->p0;
+    c.call.p[1] = t->p1;
+    memcpy(c.room + sizeof(cf_call), &t->y, sizeof t->y);
+    memcpy(c.room + sizeof(cf_call) + sizeof(cf_view), &t->y, sizeof t->y);
+    return kernel(worker, &c.call);
+}
+
+static cfx_status multiply(cf_worker *worker, const task *t) {
+    bool made = false, activated = false;
+    if (cf_view_numel(&t->y) == 0) return CFX_OK;
+    CF_TRY(run_library(worker, t, &made, &activated));
+    if (!made) CF_TRY((cf_cuda_compute_of(t->dtype) == CF_CUDA_F32   ? run_any<float>(worker, t)
+                       : cf_cuda_compute_of(t->dtype) == CF_CUDA_F64 ? run_any<double>(worker, t)
+                                                                     : run_any<uint64_t>(worker, t)));
+    return t->act >= 0 && !activated ? on_y(worker, cf_cuda_elementwise, t->act, t, true) : CFX_OK;
+}
+
+extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
+    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1), NULL, call->dtype, call->i[0] != 0, -1,
+              (int)call->i[1], 0, 0};
+    if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, false);
+    for (int d = 0; d < t.y.ndim - 2; d++) { /* a batch dimension of size 1 is repeated where y has more */
+        if (t.a.shape[d] == 1) t.a.stride[d] = 0;
+        if (t.b.shape[d] == 1) t.b.stride[d] = 0;
+        t.a.shape[d] = t.b.shape[d] = t.y.shape[d];
+    }
+    return multiply(worker, &t);
+}
+
+extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
+    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1), call->nin > 2 ? cf_call_in(call, 2) : NULL,
+              call->dtype, 0, (int)call->i[0], (int)call->i[1], call->p[0], call->p[1]};
+    const cf_view w = t.b;
+    t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
+    t.b.stride[0] = w.stride[1], t.b.stride[1] = w.stride[0];
+    if (t.bias && !t.bias->data) t.bias = NULL;
+    if (cols_of(&t.a) == 0) { /* our kernel's sum over nothing */
+        if (cf_view_numel(&t.y) == 0) return CFX_OK;
+        CF_TRY((cf_cuda_compute_of(t.dtype) == CF_CUDA_F64 ? run_any<double>(worker, &t) : run_any<float>(worker, &t)));
+        return t.act >= 0 ? on_y(worker, cf_cuda_elementwise, t.act, &t, true) : CFX_OK;
+    }
+    return multiply(worker, &t);
+}

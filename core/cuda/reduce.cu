@@ -1,0 +1,442 @@
+/* reduce.cu: reductions over dimensions.
+ *
+ * The input is split into kept and reduced dimensions, each flattened by itself.  A block of threads makes `width`
+ * results from a chunk of their elements, with `lanes` threads for each result: neighbours in a warp where the
+ * elements of a result lie together ("rows"), and a warp apart where the results do ("columns": the gradients of
+ * biases), so that both read memory in order.  Few results of many elements are cut into chunks on a grid that the
+ * shape alone fixes; a second kernel joins their partial results.
+ *
+ * A thread adds up to FOLD floats before it joins their sum to a double: so 10^7 ones make exactly 10^7.
+ */
+#include <type_traits>
+
+#include "cuda/kernel.cuh"
+
+namespace {
+
+enum {
+    FOLD = 64,
+    SHORT_ROW = 1024,      /* longer ones have a whole block */
+    LANE_ELEMENTS = 8,     /* of a short row for each of its threads */
+    CHUNK_ELEMENTS = 32,   /* at least, for each thread */
+    MOST_CHUNKS = 1024,    /* with those of other results: enough to fill a large device */
+    MANY_RESULTS = 1 << 16 /* these fill a device with a thread each */
+};
+
+/* ---- what is done with two elements ------------------------------------------------------------------------- */
+
+/* What sums of C are joined in. */
+template <class C> struct wide { typedef double type; };
+template <> struct wide<int64_t> { typedef int64_t type; };
+
+template <class C> __device__ inline C lowest() { return -(C)INFINITY; }
+template <> __device__ inline int64_t lowest<int64_t>() { return INT64_MIN; }
+template <class C> __device__ inline C highest() { return (C)INFINITY; }
+template <> __device__ inline int64_t highest<int64_t>() { return INT64_MAX; }
+
+/* Integers wrap around. */
+template <class A> __device__ inline A plus(A a, A b) { return a + b; }
+template <> __device__ inline int64_t plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+template <class A> __device__ inline A times(A a, A b) { return a * b; }
+template <> __device__ inline int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+/* A NaN stays one. */
+template <class A> __device__ inline A larger(A a, A b) { return b > a || b != b ? b : a; }
+template <class A> __device__ inline A smaller(A a, A b) { return b < a || b != b ? b : a; }
+
+/* A step joins an element x to `part`, and the parts of a result to a `whole`.  m: the mean that is subtracted. */
+#define STEP(name, START, JOIN, ELEMENT)                                                                       \
+    template <class C> struct name {                                                                           \
+        typedef C compute, part;                                                                               \
+        typedef typename wide<C>::type whole;                                                                  \
+        __device__ static inline part start() { return START; }                                                \
+        __device__ static inline part next(part s, C x, int64_t, C m) { return (void)m, JOIN<C>(s, ELEMENT); } \
+        __device__ static inline whole join(whole a, whole b) { return JOIN<whole>(a, b); }                    \
+    };
+STEP(step_sum, 0, plus, x)
+STEP(step_sumsq, 0, plus, times<C>(x, x))
+STEP(step_devsq, 0, plus, (x - m) * (x - m))
+STEP(step_prod, 1, times, x)
+STEP(step_max, lowest<C>(), larger, x)
+STEP(step_min, highest<C>(), smaller, x)
+STEP(step_any, 0, larger, x != 0 ? 1 : 0)
+STEP(step_all, 1, smaller, x != 0 ? 1 : 0)
+
+/* An element and where it is; at -1: none yet. */
+template <class C> struct found {
+    C value;
+    int64_t at;
+};
+
+/* A NaN is better than every number, and of equals the first is best. */
+template <class C_, bool is_max> struct step_arg {
+    typedef C_ compute;
+    typedef found<C_> part, whole;
+    __device__ static inline bool better(C_ a, C_ b) { return (is_max ? b > a : b < a) || (b != b && a == a); }
+    __device__ static inline part start() { return part{0, -1}; }
+    __device__ static inline part next(part s, C_ x, int64_t e, C_) {
+        return s.at < 0 || better(s.value, x) ? part{x, e} : s;
+    }
+    __device__ static inline whole join(whole a, whole b) {
+        if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
+        if (better(a.value, b.value)) return b;
+        return better(b.value, a.value) || a.at < b.at ? a : b;
+    }
+};
+
+template <class A> __device__ inline A exchange(A x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+template <class C> __device__ inline found<C> exchange(found<C> x, int mask) {
+    return found<C>{exchange(x.value, mask), exchange(x.at, mask)};
+}
+
+/* ---- the kernels -------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    cf_view kept, rest, y;   /* of x: kept and rest share its data */
+    int64_t results, length; /* elements of kept, of rest */
+    int64_t chunk, chunks;   /* elements of a chunk, and how many there are */
+    int lanes, by_rows;
+    int op, add; /* add: to what y holds */
+    double correction;
+    int in_double; /* what var computes in */
+} job;
+
+/* A thread's share of result r: elements from, from + lanes, .. below `to`. */
+template <class S, class At>
+__device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to, typename S::compute mean, At at) {
+    typename S::whole all = (typename S::whole)S::start();
+    for (int64_t e = from; e < to;) {
+        const int64_t fold = e + (int64_t)FOLD * j.lanes, end = fold < to ? fold : to;
+        typename S::part part = S::start();
+        for (; e < end; e += j.lanes) part = S::next(part, at(e), e, mean);
+        all = S::join(all, (typename S::whole)part);
+    }
+    return all;
+}
+template <class S, class T>
+__device__ inline typename S::whole walk_line(const job &j, int64_t r, int64_t from, int64_t to,
+                                              typename S::compute mean) {
+    const T *x = (const T *)j.kept.data + cf_offset(j.kept, r);
+    const int64_t stride = j.rest.stride[0];
+    return walk<S>(j, from, to, mean, [=](int64_t e) { return cf_as<typename S::compute>(x[e * stride]); });
+}
+
+/* The dtypes that a compute type is mostly made from have loops of their own. */
+template <class S>
+__device__ inline typename S::whole walk_result(const job &j, int64_t r, int64_t from, int64_t to,
+                                                typename S::compute mean) {
+    typedef typename S::compute C;
+    const int dtype = j.rest.ndim == 1 ? j.rest.dtype : -1;
+    if constexpr (std::is_same<C, float>::value) {
+        if (dtype == CFX_FLOAT32) return walk_line<S, float>(j, r, from, to, mean);
+        if (dtype == CFX_FLOAT16) return walk_line<S, cf_f16>(j, r, from, to, mean);
+        if (dtype == CFX_BFLOAT16) return walk_line<S, cf_bf16>(j, r, from, to, mean);
+    }
+    if constexpr (std::is_same<C, double>::value)
+        if (dtype == CFX_FLOAT64) return walk_line<S, double>(j, r, from, to, mean);
+    if constexpr (std::is_same<C, int64_t>::value) {
+        if (dtype == CFX_INT64) return walk_line<S, int64_t>(j, r, from, to, mean);
+        if (dtype == CFX_INT32) return walk_line<S, int32_t>(j, r, from, to, mean);
+    }
+    const int64_t base = cf_offset(j.kept, r);
+    return walk<S>(j, from, to, mean,
+                   [&](int64_t e) { return cf_get<C>(j.rest.data, j.rest.dtype, base + cf_offset(j.rest, e)); });
+}
+
+/* Joins what the lanes of each result have; lane 0 gets it.  All threads of the block must call it. */
+template <class S>
+__device__ inline typename S::whole join_lanes(const job &j, int lane, typename S::whole x, typename S::whole *room) {
+    const int apart = j.by_rows ? 1 : CF_THREADS / j.lanes, in_warp = j.by_rows && j.lanes > 1 ? CF_WARP : 1;
+    const int t = (int)threadIdx.x;
+    int lanes = j.lanes;
+    if (lanes > in_warp) {
+        room[t] = x;
+        __syncthreads();
+        for (; lanes > in_warp; lanes /= 2) {
+            if (lane < lanes / 2) room[t] = S::join(room[t], room[t + lanes / 2 * apart]);
+            __syncthreads();
+        }
+        x = room[t];
+    }
+    for (int mask = lanes / 2; mask > 0; mask /= 2) x = S::join(x, exchange(x, mask));
+    return x;
+}
+
+/* Partial results become results, and go to y.  sum: that of the elements, for var. */
+__device__ inline void finish(const job &j, int64_t r, double x, double sum) {
+    const double count = (double)j.length;
+    if (j.op == CF_OP_mean) x /= count;
+    else if (j.op == CF_OP_norm) x = sqrt(x);
+    else if (j.op == CF_OP_var) {
+        /* the mean that was subtracted was a rounded one */
+        const double mean = j.in_double ? sum / count : (double)(float)(sum / count);
+        const double lost = sum / count - mean, free = count - j.correction;
+        x = (x - count * lost * lost) / (free > 0 ? free : 0);
+    } else if (j.add) x += cf_read<double>(j.y, r);
+    cf_write<double>(j.y, r, x);
+}
+__device__ inline void finish(const job &j, int64_t r, int64_t x, double) { cf_write<int64_t>(j.y, r, x); }
+template <class C> __device__ inline void finish(const job &j, int64_t r, found<C> x, double) {
+    cf_write<int64_t>(j.y, r, x.at);
+}
+
+/* out [chunks, results], or NULL: then there is one chunk, and its results are final.  sums [results]: what gives
+ * the mean that the step subtracts, or NULL. */
+template <class S>
+__global__ void reduce_chunks(const job j, typename S::whole *__restrict__ out, const double *__restrict__ sums) {
+    typedef typename S::compute C;
+    __shared__ typename S::whole room[CF_THREADS];
+    const int t = (int)threadIdx.x, width = CF_THREADS / j.lanes;
+    const int lane = j.by_rows ? t % j.lanes : t / width, slot = j.by_rows ? t / j.lanes : t % width;
+    const int64_t blocks = (j.results + width - 1) / width;
+    for (int64_t item = blockIdx.x; item < blocks * j.chunks; item += gridDim.x) {
+        const int64_t chunk = item / blocks, r = item % blocks * width + slot;
+        const int64_t from = chunk * j.chunk, end = from + j.chunk < j.length ? from + j.chunk : j.length;
+        typename S::whole x = (typename S::whole)S::start();
+        if (r < j.results) x = walk_result<S>(j, r, from + lane, end, sums ? (C)(sums[r] / (double)j.length) : (C)0);
+        x = join_lanes<S>(j, lane, x, room);
+        if (lane > 0 || r >= j.results) continue;
+        if (out) out[chunk * j.results + r] = x;
+        else finish(j, r, x, sums ? sums[r] : 0);
+    }
+}
+
+/* A warp joins the chunks of a result.  out [results], or NULL as above. */
+template <class S>
+__global__ void join_chunks(const job j, const typename S::whole *__restrict__ in /* [chunks, results] */,
+                            typename S::whole *__restrict__ out, const double *__restrict__ sums) {
+    const int64_t warps = (int64_t)gridDim.x * blockDim.x / CF_WARP;
+    const int lane = (int)threadIdx.x % CF_WARP;
+    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / CF_WARP; r < j.results; r += warps) {
+        typename S::whole x = (typename S::whole)S::start();
+        for (int64_t k = lane; k < j.chunks; k += CF_WARP) x = S::join(x, in[k * j.results + r]);
+        for (int mask = CF_WARP / 2; mask > 0; mask /= 2) x = S::join(x, exchange(x, mask));
+        if (lane > 0) continue;
+        if (out) out[r] = x;
+        else finish(j, r, x, sums ? sums[r] : 0);
+    }
+}
+
+/* ---- the host's part ---------------------------------------------------------------------------------------- */
+
+template <class S>
+static void launch(cf_worker *worker, const job &j, void *partial, typename S::whole *out, const double *sums) {
+    typedef typename S::whole whole;
+    const int64_t width = CF_THREADS / j.lanes, items = (j.results + width - 1) / width * j.chunks;
+    const int64_t grid = items < 1 << 20 ? items : 1 << 20;
+    whole *const chunks = j.chunks > 1 ? (whole *)partial : out;
+    CF_LAUNCH_TEAM(reduce_chunks<S>, grid, CF_THREADS, worker, j, chunks, sums);
+    if (j.chunks > 1)
+        CF_LAUNCH_TEAM(join_chunks<S>, cf_cuda_blocks(worker, j.results * CF_WARP), CF_THREADS, worker, j, chunks, out,
+                       sums);
+}
+
+template <class S> static cfx_status run(cf_worker *worker, const job &j) {
+    void *partial = NULL;
+    if (j.chunks > 1) {
+        partial = cf_cuda_scratch(worker, (size_t)(j.chunks * j.results) * sizeof(typename S::whole));
+        if (!partial) return CFX_EMEMORY;
+    }
+    launch<S>(worker, j, partial, NULL, NULL);
+    return cf_cuda_launched("a kernel");
+}
+
+/* A first pass for the mean, and one for the squares of what is left. */
+template <class C> static cfx_status run_var(cf_worker *worker, const job &j) {
+    const size_t partials = j.chunks > 1 ? (size_t)(j.chunks * j.results) : 0;
+    double *const sums = (double *)cf_cuda_scratch(worker, ((size_t)j.results + partials) * sizeof(double));
+    if (!sums) return CFX_EMEMORY;
+    launch<step_sum<C>>(worker, j, sums + j.results, sums, NULL);
+    launch<step_devsq<C>>(worker, j, sums + j.results, NULL, sums);
+    return cf_cuda_launched("var");
+}
+
+template <class C> static cfx_status run_op(cf_worker *worker, const job &j) {
+    switch (j.op) {
+    case CF_OP_sum: return run<step_sum<C>>(worker, j);
+    case CF_OP_prod: return run<step_prod<C>>(worker, j);
+    case CF_OP_max: return run<step_max<C>>(worker, j);
+    case CF_OP_min: return run<step_min<C>>(worker, j);
+    case CF_OP_argmax: return run<step_arg<C, true>>(worker, j);
+    case CF_OP_argmin: return run<step_arg<C, false>>(worker, j);
+    }
+    if constexpr (!std::is_same<C, int64_t>::value) switch (j.op) {
+        case CF_OP_mean: return run<step_sum<C>>(worker, j);
+        case CF_OP_norm:
+        case CF_OP_sumsq: return run<step_sumsq<C>>(worker, j);
+        case CF_OP_var: return run_var<C>(worker, j);
+        }
+    return cf_fail(CFX_EFAULT, "needs a float operand");
+}
+
+/* The same elements in the same order with as few dimensions as can be, at least one. */
+static void flatten(cf_view *v) {
+    int n = 0;
+    for (int d = 0; d < v->ndim; d++) {
+        if (v->shape[d] == 1) continue;
+        if (n && v->stride[n - 1] == v->stride[d] * v->shape[d]) {
+            v->shape[n - 1] *= v->shape[d];
+            v->stride[n - 1] = v->stride[d];
+            continue;
+        }
+        v->shape[n] = v->shape[d];
+        v->stride[n++] = v->stride[d];
+    }
+    if (!n) v->shape[0] = v->stride[0] = 1, n = 1;
+    v->ndim = n;
+}
+
+/* The smallest strides last: a sum may be taken in any order that the layout alone gives. */
+static void order(cf_view *v) {
+    for (int d = 1; d < v->ndim; d++)
+        for (int k = d; k > 0 && llabs(v->stride[k - 1]) < llabs(v->stride[k]); k--) {
+            const int64_t shape = v->shape[k], stride = v->stride[k];
+            v->shape[k] = v->shape[k - 1];
+            v->stride[k] = v->stride[k - 1];
+            v->shape[k - 1] = shape;
+            v->stride[k - 1] = stride;
+        }
+}
+
+/* Splits x [kept.., reduced..] into its parts; argmax counts positions, so the order of dimensions stays. */
+static void split(const cf_view *x, int reduced, int reorder, cf_view *kept, cf_view *rest) {
+    const int k = x->ndim - reduced;
+    *kept = *rest = *x;
+    kept->ndim = k;
+    rest->ndim = reduced;
+    for (int d = 0; d < reduced; d++) {
+        rest->shape[d] = x->shape[k + d];
+        rest->stride[d] = x->stride[k + d];
+    }
+    if (reorder) order(rest);
+    flatten(kept);
+    flatten(rest);
+}
+
+/* The least power of two that is at least n, and at most `most`, one too. */
+static int power_of_two(int64_t n, int most) {
+    int power = 1;
+    while (power < most && power < n) power *= 2;
+    return power;
+}
+
+/* How threads share the work: by the shape and strides alone, so that every device gets the same bits. */
+static void plan(job *j) {
+    const int64_t apart = llabs(j->kept.stride[j->kept.ndim - 1]), stride = llabs(j->rest.stride[j->rest.ndim - 1]);
+    j->by_rows = j->results == 1 || (j->length > 1 && stride <= apart);
+    if (j->by_rows && j->length > SHORT_ROW) j->lanes = CF_THREADS;
+    else if (j->by_rows) j->lanes = power_of_two((j->length + LANE_ELEMENTS - 1) / LANE_ELEMENTS, CF_WARP);
+    else if (j->results >= MANY_RESULTS) j->lanes = 1;
+    else j->lanes = CF_THREADS / power_of_two(j->results, CF_WARP);
+    const int64_t width = CF_THREADS / j->lanes, blocks = (j->results + width - 1) / width;
+    const int64_t least = (int64_t)j->lanes * CHUNK_ELEMENTS, most = (j->length + least - 1) / least;
+    int64_t chunks = MOST_CHUNKS / blocks < most ? MOST_CHUNKS / blocks : most;
+    if (chunks < 1) chunks = 1;
+    j->chunk = (j->length + chunks - 1) / chunks;
+    j->chunks = j->chunk ? (j->length + j->chunk - 1) / j->chunk : 1;
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_reduce(cf_worker *worker, const cf_call *call) {
+    const cf_view *x = cf_call_in(call, 0);
+    job j = {};
+    j.op = call->op;
+    j.correction = call->p[0];
+    j.y = call->v[0];
+    const int is_arg = j.op == CF_OP_argmax || j.op == CF_OP_argmin;
+    split(x, (int)call->i[0], !is_arg, &j.kept, &j.rest);
+    flatten(&j.y);
+    j.results = cf_view_numel(&j.kept);
+    j.length = cf_view_numel(&j.rest);
+    if (!j.results) return CFX_OK;
+    if (is_arg && !j.length) return cf_fail(CFX_EFAULT, "of no elements");
+    plan(&j);
+    if (j.op == CF_OP_any) return run<step_any<double>>(worker, j);
+    if (j.op == CF_OP_all) return run<step_all<double>>(worker, j);
+    const int dtype = is_arg ? x->dtype : call->dtype;
+    j.in_double = dtype == CFX_FLOAT64;
+    return CF_COMPUTE(dtype, run_op, worker, j);
+}
+
+extern "C" cfx_status cf_cuda_sumsq(cf_worker *worker, const cf_call *call) {
+    const cf_view *x = cf_call_in(call, 0);
+    job j = {};
+    j.op = CF_OP_sumsq;
+    j.add = call->i[0] != 0;
+    j.y = call->v[0];
+    flatten(&j.y);
+    split(x, x->ndim, 1, &j.kept, &j.rest);
+    j.results = 1;
+    j.length = cf_view_numel(&j.rest);
+    plan(&j);
+    return cf_cuda_compute_of(x->dtype) == CF_CUDA_F32 ? run_op<float>(worker, j) : run_op<double>(worker, j);
+}
+
+/* ---- prod_bw ------------------------------------------------------------------------------------------------ */
+
+namespace {
+
+typedef struct prod_job {
+    cf_view dy, kept, rest, dx_kept, dx_rest;
+    int64_t results, length;
+    int lanes;      /* threads for a result: 1 or a block */
+    double *before; /* [teams, length] */
+} prod_job;
+
+enum { SERIAL_LENGTH = 32, MOST_TEAMS = 256 };
+
+/* dx = dy times the product of all others: of those before, by a walk up, and those after, by a walk down.  Each
+ * lane has a run of elements of its own, and starts from the products of the other lanes' runs. */
+__global__ void prod_gradient(const prod_job j) {
+    __shared__ double product[CF_THREADS];
+    const int lane = (int)threadIdx.x % j.lanes;
+    const int64_t team = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / j.lanes;
+    const int64_t teams = (int64_t)gridDim.x * blockDim.x / j.lanes;
+    const int64_t run = (j.length + j.lanes - 1) / j.lanes, from = lane * run;
+    const int64_t end = from + run < j.length ? from + run : j.length;
+    double *const before = j.before + team * j.length;
+    for (int64_t r = team; r < j.results; r += teams) {
+        const int64_t x_at = cf_offset(j.kept, r), dx_at = cf_offset(j.dx_kept, r);
+        double up = cf_read<double>(j.dy, r), down = 1;
+        if (j.lanes > 1) {
+            double own = 1;
+            for (int64_t e = from; e < end; e++)
+                own *= cf_get<double>(j.rest.data, j.rest.dtype, x_at + cf_offset(j.rest, e));
+            product[lane] = own;
+            __syncthreads();
+            for (int k = 0; k < lane; k++) up *= product[k];
+            for (int k = j.lanes - 1; k > lane; k--) down *= product[k];
+            __syncthreads();
+        }
+        for (int64_t e = from; e < end; e++) {
+            before[e] = up;
+            up *= cf_get<double>(j.rest.data, j.rest.dtype, x_at + cf_offset(j.rest, e));
+        }
+        for (int64_t e = end - 1; e >= from; e--) {
+            const double x = cf_get<double>(j.rest.data, j.rest.dtype, x_at + cf_offset(j.rest, e));
+            cf_put<double>(j.dx_rest.data, j.dx_rest.dtype, dx_at + cf_offset(j.dx_rest, e), before[e] * down);
+            down *= x;
+        }
+    }
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_prod_bw(cf_worker *worker, const cf_call *call) {
+    const int reduced = (int)call->i[0];
+    prod_job j = {};
+    j.dy = *cf_call_in(call, 0);
+    flatten(&j.dy);
+    split(cf_call_in(call, 1), reduced, 0, &j.kept, &j.rest);
+    split(&call->v[0], reduced, 0, &j.dx_kept, &j.dx_rest);
+    j.results = cf_view_numel(&j.kept);
+    j.length = cf_view_numel(&j.rest);
+    if (!j.results || !j.length) return CFX_OK;
+    j.lanes = j.length > SERIAL_LENGTH ? CF_THREADS : 1;
+    const int64_t width = CF_THREADS / j.lanes, items = (j.results + width - 1) / width;
+    const int64_t blocks = items < MOST_TEAMS ? items : (int64_t)MOST_TEAMS;
+    j.before = (double *)cf_cuda_scratch(worker, (size_t)(blocks * width * j.length) * sizeof(double));
+    if (!j.before) return CFX_EMEMORY;
+    CF_LAUNCH_TEAM(prod_gradient, blocks, CF_THREADS, worker, j);
+    return cf_cuda_launched("prod_bw");
+}

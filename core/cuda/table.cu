@@ -1,0 +1,22 @@
+/* table.cu: the kernel of each row.  A row without one fails to link. */
+#include "cuda/kernel.cuh"
+
+#define CF_ENGINE_UNARY(name) cf_cuda_elementwise
+#define CF_ENGINE_BINARY(name) cf_cuda_elementwise
+#define CF_ENGINE_TERNARY(name) cf_cuda_elementwise
+#define CF_ENGINE_REDUCE(name) cf_cuda_reduce
+#define CF_ENGINE_LOSS(name) cf_cuda_loss
+#define CF_ENGINE_OTHER(name) cf_cuda_##name
+
+extern "C" {
+#define CF_OP(name, family, domain, gradient) \
+    cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
+#include "device/ops.def"
+#undef CF_OP
+extern const cf_kernel cf_cuda_kernels[CF_OPS];
+const cf_kernel cf_cuda_kernels[CF_OPS] = {
+#define CF_OP(name, family, domain, gradient) CF_ENGINE_##family(name),
+#include "device/ops.def"
+#undef CF_OP
+};
+}

@@ -1,0 +1,384 @@
+/* update.cu: optimiser rules, and the joining of replicas that share one GPU.
+ *
+ * Both are bound by memory: a thread reads 16 bytes of each tensor, and writes what changed, once.  The numbers of a
+ * step lie in device memory, where an earlier command may still be making them (clipping by norm), so what follows
+ * from them is worked out by each block, in double, as the CPU does.
+ */
+#include "cuda/kernel.cuh"
+
+extern "C" {
+#include "device/rules.h"
+}
+
+namespace {
+
+/* Bool as it is stored: any byte that is not 0 is true. */
+struct truth {
+    uint8_t bits;
+};
+
+/* n elements that are loaded and stored together, 16 bytes at a time. */
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack { T x[N]; };
+
+bool aligned(const void *data, size_t to) { return (uintptr_t)data % to == 0; }
+
+} // namespace
+
+template <class C> __device__ inline C cf_as(truth x) { return (C)(x.bits != 0); }
+template <> struct cf_store<truth> {
+    template <class C> __device__ static inline truth from(C x) { return truth{(uint8_t)(x != 0)}; }
+};
+
+namespace {
+
+/* ---- update -------------------------------------------------------------------------------------------------- */
+
+/* What the call says; the slot says the rest. */
+typedef struct settings {
+    int rule;
+    double scale, decay, limit, eps;
+} settings;
+
+/* What the formulas take; a, b, c: of the step. */
+template <class T> struct numbers { T rate, decay, shrink, clip, limit, eps, beta1, beta2, rest1, rest2, a, b, c; };
+
+template <class T> __device__ numbers<T> numbers_of(const settings &set, const double *slot /* [8] */) {
+    const double rate = slot[0] * set.scale;
+    double a = 0, b = 0, c = 0;
+    if (set.rule == CF_RULE_ADAM || set.rule == CF_RULE_ADAMW) {
+        a = rate / slot[3];
+        b = 1 / sqrt(slot[4]);
+    } else if (set.rule == CF_RULE_NADAM) {
+        a = rate * slot[3];
+        b = rate * slot[4];
+        c = 1 / slot[5];
+    }
+    numbers<T> s;
+    s.rate = (T)rate;
+    s.decay = (T)set.decay;
+    s.shrink = (T)(1 - rate * set.decay);
+    s.clip = (T)slot[7];
+    s.limit = (T)set.limit;
+    s.eps = (T)set.eps;
+    s.beta1 = (T)slot[1];
+    s.beta2 = (T)slot[2];
+    s.rest1 = (T)(1 - slot[1]);
+    s.rest2 = (T)(1 - slot[2]);
+    s.a = (T)a;
+    s.b = (T)b;
+    s.c = (T)c;
+    return s;
+}
+
+__device__ inline float root(float x) { return sqrtf(x); }
+__device__ inline double root(double x) { return sqrt(x); }
+
+/* One element; rules.h has the formulas.  The rule is a constant where it is called, but for views of odd types. */
+template <class T> __device__ __forceinline__ void apply(int rule, const numbers<T> &s, T grad, T &p, T &m, T &v) {
+    T g = grad * s.clip;
+    g = g > s.limit ? s.limit : g; /* a NaN stays one */
+    g = g < -s.limit ? -s.limit : g;
+    if (rule != CF_RULE_ADAMW && rule != CF_RULE_LION) g += s.decay * p;
+    switch (rule) {
+    case CF_RULE_DESCENT: p -= s.rate * g; break;
+    case CF_RULE_MOMENTUM:
+        m = s.beta1 * m + g;
+        p -= s.rate * m;
+        break;
+    case CF_RULE_NESTEROV:
+        m = s.beta1 * m + g;
+        p -= s.rate * (g + s.beta1 * m);
+        break;
+    case CF_RULE_RMSPROP:
+        m = s.beta1 * m + s.rest1 * g * g;
+        p -= s.rate * g / (root(m) + s.eps);
+        break;
+    case CF_RULE_ADAM:
+    case CF_RULE_ADAMW:
+        m = s.beta1 * m + s.rest1 * g;
+        v = s.beta2 * v + s.rest2 * g * g;
+        p = (rule == CF_RULE_ADAMW ? p * s.shrink : p) - s.a * m / (root(v) * s.b + s.eps);
+        break;
+    case CF_RULE_ADAGRAD:
+        m += g * g;
+        p -= s.rate * g / (root(m) + s.eps);
+        break;
+    case CF_RULE_ADADELTA: {
+        m = s.beta1 * m + s.rest1 * g * g;
+        const T d = root(v + s.eps) / root(m + s.eps) * g;
+        v = s.beta1 * v + s.rest1 * d * d;
+        p -= s.rate * d;
+        break;
+    }
+    case CF_RULE_NADAM:
+        m = s.beta1 * m + s.rest1 * g;
+        v = s.beta2 * v + s.rest2 * g * g;
+        p -= (s.a * g + s.b * m) / (root(v * s.c) + s.eps);
+        break;
+    case CF_RULE_LION: {
+        const T u = s.beta1 * m + s.rest1 * g;
+        p = p * s.shrink - (u > 0 ? s.rate : u < 0 ? -s.rate : u);
+        m = s.beta2 * m + s.rest2 * g;
+        break;
+    }
+    }
+}
+
+/* As cf_rule_kind_states says it, for the compiler. */
+__host__ __device__ constexpr bool has_m(int rule) { return rule != CF_RULE_DESCENT; }
+__host__ __device__ constexpr bool has_v(int rule) {
+    return rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW || rule == CF_RULE_ADADELTA || rule == CF_RULE_NADAM;
+}
+
+/* N elements of packed tensors; P: what the parameter and its gradient are stored in, T: the states. */
+template <int RULE, int N, class T, class P>
+__device__ __forceinline__ void update_pack(const numbers<T> &s, int64_t i, P *p, const P *grad, T *m, T *v) {
+    pack<P, N> ps = ((const pack<P, N> *)p)[i];
+    const pack<P, N> gs = ((const pack<P, N> *)grad)[i];
+    pack<T, N> ms, vs;
+    if (has_m(RULE)) ms = ((const pack<T, N> *)m)[i];
+    if (has_v(RULE)) vs = ((const pack<T, N> *)v)[i];
+    for (int k = 0; k < N; k++) {
+        T one = cf_as<T>(ps.x[k]);
+        apply(RULE, s, cf_as<T>(gs.x[k]), one, ms.x[k], vs.x[k]);
+        ps.x[k] = cf_store<P>::from(one);
+    }
+    ((pack<P, N> *)p)[i] = ps;
+    if (has_m(RULE)) ((pack<T, N> *)m)[i] = ms;
+    if (has_v(RULE)) ((pack<T, N> *)v)[i] = vs;
+}
+
+template <int RULE, class T, class P>
+__global__ void __launch_bounds__(CF_THREADS) update_packed(settings set, const double *slot, int64_t n, P *p /* [n] */,
+                                                            const P *grad /* [n] */, T *m /* [n] */, T *v /* [n] */) {
+    __shared__ numbers<T> shared;
+    if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
+    __syncthreads();
+    const numbers<T> s = shared;
+    constexpr int N = 16 / sizeof(P);
+    const int64_t packs = n / N, rest = packs * N;
+    for (CF_EACH(i, packs)) update_pack<RULE, N>(s, i, p, grad, m, v);
+    for (CF_EACH(i, n - rest)) update_pack<RULE, 1>(s, rest + i, p, grad, m, v);
+}
+
+/* Any strides, types and addresses. */
+template <class T>
+__global__ void __launch_bounds__(CF_THREADS) update_views(settings set, const double *slot, int64_t n, cf_view p,
+                                                           cf_view grad, cf_view m, cf_view v, int states) {
+    __shared__ numbers<T> shared;
+    if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
+    __syncthreads();
+    const numbers<T> s = shared;
+    for (CF_EACH(i, n)) {
+        T one = cf_read<T>(p, i), first = 0, second = 0;
+        if (states > 0) first = cf_read<T>(m, i);
+        if (states > 1) second = cf_read<T>(v, i);
+        apply(set.rule, s, cf_read<T>(grad, i), one, first, second);
+        cf_write(p, i, one);
+        if (states > 0) cf_write(m, i, first);
+        if (states > 1) cf_write(v, i, second);
+    }
+}
+
+template <int RULE, class T, class P> void launch_packed(cf_worker *worker, const cf_call *call, const settings *set) {
+    const cf_view *v = call->v;
+    const int64_t n = cf_view_numel(&v[0]);
+    const auto kernel = update_packed<RULE, T, P>;
+    CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, n / (16 / (int)sizeof(P)) + 1), CF_THREADS, worker, *set,
+                   (const double *)cf_call_in(call, 1)->data, n, (P *)v[0].data, (const P *)cf_call_in(call, 0)->data,
+                   (T *)(call->nout > 1 ? v[1].data : NULL), (T *)(call->nout > 2 ? v[2].data : NULL));
+}
+
+template <class T, class P> void launch_rule(cf_worker *worker, const cf_call *call, const settings *set) {
+    switch (set->rule) {
+    case CF_RULE_DESCENT: launch_packed<CF_RULE_DESCENT, T, P>(worker, call, set); break;
+    case CF_RULE_MOMENTUM: launch_packed<CF_RULE_MOMENTUM, T, P>(worker, call, set); break;
+    case CF_RULE_NESTEROV: launch_packed<CF_RULE_NESTEROV, T, P>(worker, call, set); break;
+    case CF_RULE_RMSPROP: launch_packed<CF_RULE_RMSPROP, T, P>(worker, call, set); break;
+    case CF_RULE_ADAM: launch_packed<CF_RULE_ADAM, T, P>(worker, call, set); break;
+    case CF_RULE_ADAMW: launch_packed<CF_RULE_ADAMW, T, P>(worker, call, set); break;
+    case CF_RULE_ADAGRAD: launch_packed<CF_RULE_ADAGRAD, T, P>(worker, call, set); break;
+    case CF_RULE_ADADELTA: launch_packed<CF_RULE_ADADELTA, T, P>(worker, call, set); break;
+    case CF_RULE_NADAM: launch_packed<CF_RULE_NADAM, T, P>(worker, call, set); break;
+    case CF_RULE_LION: launch_packed<CF_RULE_LION, T, P>(worker, call, set); break;
+    }
+}
+
+template <class T> void launch_views(cf_worker *worker, const cf_call *call, const settings *set) {
+    const int64_t n = cf_view_numel(&call->v[0]);
+    const cf_view none = {};
+    const auto kernel = update_views<T>;
+    CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, *set,
+                   (const double *)cf_call_in(call, 1)->data, n, call->v[0], *cf_call_in(call, 0),
+                   call->nout > 1 ? call->v[1] : none, call->nout > 2 ? call->v[2] : none, call->nout - 1);
+}
+
+/* Whether parameter, gradient and states lie as update_packed takes them. */
+bool update_is_packed(const cf_call *call) {
+    const int dtype = call->v[0].dtype, state = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
+    if (dtype != call->dtype || !cf_is_float(dtype)) return false;
+    for (int k = 0; k <= call->nout; k++) { /* the states, and the gradient behind them */
+        const cf_view *v = &call->v[k];
+        if (v->dtype != (k == 0 || k == call->nout ? dtype : state) || !cf_view_packed(v) || !aligned(v->data, 16))
+            return false;
+    }
+    return true;
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
+    const int rule = (int)call->i[0];
+    if (call->i[0] < 0 || call->i[0] >= CF_RULES)
+        return cf_fail(CFX_EFAULT, "there is no update rule %lld", (long long)call->i[0]);
+    if (call->nout != 1 + cf_rule_kind_states(rule))
+        return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, cf_rule_kind_states(rule),
+                       call->nout - 1);
+    if (cf_view_numel(&call->v[0]) == 0) return CFX_OK;
+    const settings set = {rule, call->p[0], call->p[1], call->p[2] > 0 ? call->p[2] : INFINITY, call->p[3]};
+    if (!update_is_packed(call)) {
+        if (call->dtype == CFX_FLOAT64) launch_views<double>(worker, call, &set);
+        else launch_views<float>(worker, call, &set);
+    } else switch (call->dtype) {
+        case CFX_FLOAT16: launch_rule<float, cf_f16>(worker, call, &set); break;
+        case CFX_BFLOAT16: launch_rule<float, cf_bf16>(worker, call, &set); break;
+        case CFX_FLOAT32: launch_rule<float, float>(worker, call, &set); break;
+        default: launch_rule<double, double>(worker, call, &set);
+        }
+    return cf_cuda_launched("update");
+}
+
+/* ---- combine ------------------------------------------------------------------------------------------------- */
+
+namespace {
+
+/* The replicas' tensors, each packed; as many as a call can name.  They travel in the launch. */
+typedef struct tensors {
+    void *x[UINT8_MAX];
+    int count, root; /* root: the one that gets the result, or -1: all */
+} tensors;
+
+template <class T> struct joined_in { typedef uint64_t type; /* integers wrap */ };
+template <> struct joined_in<float> { typedef float type; };
+template <> struct joined_in<cf_f16> { typedef float type; };
+template <> struct joined_in<cf_bf16> { typedef float type; };
+template <> struct joined_in<double> { typedef double type; };
+
+__device__ inline bool less(uint64_t a, uint64_t b) { return (int64_t)a < (int64_t)b; }
+__device__ inline bool less(float a, float b) { return a < b; }
+__device__ inline bool less(double a, double b) { return a < b; }
+
+/* NaN wins over any number, as it does in a sum. */
+template <class C> __device__ __forceinline__ C join(int how, C a, C b) {
+    switch (how) {
+    case CF_COMBINE_PROD: return a * b;
+    case CF_COMBINE_MAX: return less(b, a) || a != a ? a : b;
+    case CF_COMBINE_MIN: return less(a, b) || a != a ? a : b;
+    default: return a + b;
+    }
+}
+
+template <class T, class C> __device__ inline T stored(C x) { return cf_store<T>::from(x); }
+template <class T> __device__ inline T stored(uint64_t x) { return cf_store<T>::from((int64_t)x); }
+
+/* N elements at i of every tensor, added in the order of the tensors. */
+template <class T, int N> __device__ __forceinline__ void combine_pack(int how, const tensors &t, int64_t i) {
+    typedef typename joined_in<T>::type C;
+    C sum[N];
+    const pack<T, N> first = ((const pack<T, N> *)t.x[0])[i];
+    for (int j = 0; j < N; j++) sum[j] = (C)cf_as<C>(first.x[j]);
+    for (int k = 1; k < t.count; k++) {
+        const pack<T, N> next = ((const pack<T, N> *)t.x[k])[i];
+        for (int j = 0; j < N; j++) sum[j] = join(how, sum[j], cf_as<C>(next.x[j]));
+    }
+    pack<T, N> out;
+    const C by = (C)(1 / (double)t.count);
+    for (int j = 0; j < N; j++) out.x[j] = stored<T>(how == CF_COMBINE_AVG ? sum[j] * by : sum[j]);
+    if (t.root >= 0) {
+        ((pack<T, N> *)t.x[t.root])[i] = out;
+        return;
+    }
+    for (int k = 0; k < t.count; k++) ((pack<T, N> *)t.x[k])[i] = out;
+}
+
+template <class T, int HOW> __global__ void combine_packs(tensors t, int64_t n) {
+    constexpr int N = 16 / sizeof(T);
+    const int64_t packs = n / N, rest = packs * N;
+    for (CF_EACH(i, packs)) combine_pack<T, N>(HOW, t, i);
+    for (CF_EACH(i, n - rest)) combine_pack<T, 1>(HOW, t, rest + i);
+}
+
+/* Tensors that do not start at multiples of 16 bytes. */
+template <class T> __global__ void combine_elements(int how, tensors t, int64_t n) {
+    for (CF_EACH(i, n)) combine_pack<T, 1>(how, t, i);
+}
+
+template <class T> void launch_combine(cf_worker *worker, int how, const tensors *t, int64_t n) {
+    bool whole = true;
+    for (int k = 0; k < t->count; k++) whole = whole && aligned(t->x[k], 16);
+    if (!whole) {
+        const auto kernel = combine_elements<T>;
+        CF_LAUNCH(kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, how, *t, n);
+        return;
+    }
+    const auto kernel = how == CF_COMBINE_PROD  ? combine_packs<T, CF_COMBINE_PROD>
+                        : how == CF_COMBINE_MAX ? combine_packs<T, CF_COMBINE_MAX>
+                        : how == CF_COMBINE_MIN ? combine_packs<T, CF_COMBINE_MIN>
+                        : how == CF_COMBINE_AVG ? combine_packs<T, CF_COMBINE_AVG>
+                                                : combine_packs<T, CF_COMBINE_SUM>;
+    CF_LAUNCH(kernel, cf_cuda_blocks(worker, n / (16 / (int)sizeof(T)) + 1), CF_THREADS, worker, *t, n);
+}
+
+/* The root's words to the others, and the bytes behind the last word. */
+template <class W> __global__ void copy_words(tensors t, int64_t bytes) {
+    const int64_t words = bytes / (int64_t)sizeof(W), rest = words * (int64_t)sizeof(W);
+    for (CF_EACH(i, words)) {
+        const W word = ((const W *)t.x[t.root])[i];
+        for (int k = 0; k < t.count; k++)
+            if (k != t.root) ((W *)t.x[k])[i] = word;
+    }
+    for (CF_EACH(i, bytes - rest))
+        for (int k = 0; k < t.count; k++)
+            if (k != t.root) ((uint8_t *)t.x[k])[rest + i] = ((const uint8_t *)t.x[t.root])[rest + i];
+}
+
+template <class W> void launch_copy(cf_worker *worker, const tensors *t, int64_t bytes) {
+    const auto kernel = copy_words<W>;
+    CF_LAUNCH(kernel, cf_cuda_blocks(worker, bytes / (int64_t)sizeof(W) + 1), CF_THREADS, worker, *t, bytes);
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_combine(cf_worker *worker, const cf_call *call) {
+    const int how = (int)call->i[0], root = (int)call->i[1];
+    const int64_t n = cf_view_numel(&call->v[0]);
+    if (root >= call->nout || (how == CF_COMBINE_COPY && root < 0))
+        return cf_fail(CFX_EFAULT, "there is no replica %d among %d", root, call->nout);
+    if (how == CF_COMBINE_AVG && !cf_is_float(call->dtype))
+        return cf_fail(CFX_EFAULT, "integers have no average (%s)", cfx_dtype_name(call->dtype));
+    if (n == 0) return CFX_OK;
+    tensors t;
+    uintptr_t bits = 0;
+    t.count = call->nout;
+    t.root = root;
+    for (int k = 0; k < t.count; k++) {
+        t.x[k] = call->v[k].data;
+        bits |= (uintptr_t)t.x[k];
+    }
+    if (how == CF_COMBINE_COPY) {
+        const int64_t bytes = n * cfx_dtype_size(call->dtype);
+        if (bits % 16 == 0) launch_copy<pack<uint32_t, 4>>(worker, &t, bytes);
+        else if (bits % 4 == 0) launch_copy<uint32_t>(worker, &t, bytes);
+        else launch_copy<uint8_t>(worker, &t, bytes);
+    } else switch (call->dtype) {
+        case CFX_BOOL: launch_combine<truth>(worker, how, &t, n); break;
+        case CFX_UINT8: launch_combine<uint8_t>(worker, how, &t, n); break;
+        case CFX_INT32: launch_combine<int32_t>(worker, how, &t, n); break;
+        case CFX_INT64: launch_combine<int64_t>(worker, how, &t, n); break;
+        case CFX_FLOAT16: launch_combine<cf_f16>(worker, how, &t, n); break;
+        case CFX_BFLOAT16: launch_combine<cf_bf16>(worker, how, &t, n); break;
+        case CFX_FLOAT32: launch_combine<float>(worker, how, &t, n); break;
+        default: launch_combine<double>(worker, how, &t, n);
+        }
+    return cf_cuda_launched("combine");
+}

@@ -1,0 +1,111 @@
+/* emulated.cpp: the fibers and half types of emulated.h. */
+#include <stdio.h>
+#include <ucontext.h>
+
+#include "cuda/kernel.cuh"
+
+thread_local cf_dim threadIdx, blockIdx, blockDim, gridDim;
+thread_local unsigned char cf_emulate_lanes[1024][16];
+
+/* ---- fibers */
+
+enum { STACK = 64 << 10, MOST = 1024 };
+typedef enum fiber_state { RUNS, MEETS_BLOCK, MEETS_WARP, ENDED } fiber_state;
+
+static thread_local struct fibers {
+    ~fibers() { free(stacks); }
+    ucontext_t scheduler, fiber[MOST];
+    fiber_state state[MOST];
+    char *stacks;
+    unsigned current;
+    void (*body)(void *);
+    void *context;
+} team;
+
+static void fiber_main(void) {
+    team.body(team.context);
+    team.state[team.current] = ENDED;
+    swapcontext(&team.fiber[team.current], &team.scheduler);
+}
+
+static void meet(fiber_state at) {
+    const unsigned me = team.current;
+    team.state[me] = at;
+    swapcontext(&team.fiber[me], &team.scheduler);
+}
+void cf_emulate_meet_block(void) { meet(MEETS_BLOCK); }
+void cf_emulate_meet_warp(void) { meet(MEETS_WARP); }
+
+/* Whether threads [from, to) have all ended or come to `at`; then they run on. */
+static bool release(unsigned from, unsigned to, fiber_state at) {
+    bool some = false;
+    for (unsigned t = from; t < to; t++) {
+        if (team.state[t] != at && team.state[t] != ENDED) return false;
+        some = some || team.state[t] == at;
+    }
+    for (unsigned t = from; some && t < to; t++)
+        if (team.state[t] == at) team.state[t] = RUNS;
+    return some;
+}
+
+static void prepare(unsigned t) {
+    getcontext(&team.fiber[t]);
+    team.fiber[t].uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    team.fiber[t].uc_stack.ss_size = STACK;
+    team.fiber[t].uc_link = NULL;
+    makecontext(&team.fiber[t], fiber_main, 0);
+    team.state[t] = RUNS;
+}
+
+void cf_emulate_team(void (*body)(void *), void *context) {
+    const unsigned n = blockDim.x;
+    if (!team.stacks) team.stacks = (char *)malloc((size_t)MOST * STACK);
+    if (!team.stacks) abort();
+    team.body = body;
+    team.context = context;
+    for (unsigned t = 0; t < n; t++) prepare(t);
+    for (;;) {
+        bool ran = false;
+        for (unsigned t = 0; t < n; t++) {
+            if (team.state[t] != RUNS) continue;
+            ran = true;
+            team.current = threadIdx.x = t;
+            swapcontext(&team.scheduler, &team.fiber[t]);
+        }
+        bool freed = release(0, n, MEETS_BLOCK);
+        for (unsigned from = 0; !freed && from < n; from += 32) freed = release(from, from + 32 < n ? from + 32 : n, MEETS_WARP) || freed;
+        for (unsigned from = 32; freed && from < n; from += 32) release(from, from + 32 < n ? from + 32 : n, MEETS_WARP);
+        if (ran || freed) continue;
+        unsigned ended = 0;
+        for (unsigned t = 0; t < n; t++) ended += team.state[t] == ENDED;
+        if (ended == n) return;
+        fprintf(stderr, "emulated CUDA: %u of %u threads of block %u wait for threads that never come\n", n - ended, n,
+                blockIdx.x);
+        abort();
+    }
+}
+
+/* ---- half types: rounded to nearest even */
+
+static float wide(uint16_t bits, int mantissa) {
+    const int exponents = 15 - mantissa, bias = (1 << (exponents - 1)) - 1;
+    const int e = bits >> mantissa & ((1 << exponents) - 1), m = bits & ((1 << mantissa) - 1);
+    const float sign = bits >> 15 ? -1.0f : 1.0f;
+    if (e == (1 << exponents) - 1) return m ? NAN : sign * INFINITY;
+    return sign * ldexpf((float)(e ? m + (1 << mantissa) : m), (e ? e : 1) - bias - mantissa);
+}
+static uint16_t narrow(float x, int mantissa) {
+    const int exponents = 15 - mantissa, bias = (1 << (exponents - 1)) - 1;
+    const uint16_t sign = signbit(x) ? 0x8000 : 0, infinite = (uint16_t)(((1 << exponents) - 1) << mantissa);
+    if (isnan(x)) return (uint16_t)(sign | infinite | 1 << (mantissa - 1));
+    if (x == 0) return sign;
+    int e = isinf(x) ? 1000 : ilogbf(x);
+    if (e < 1 - bias) e = 1 - bias;
+    if (e > bias) return sign | infinite;
+    const double units = rint(ldexp(fabs((double)x), mantissa - e));
+    return (uint16_t)(sign | ((int)units + ((e + bias - 1) << mantissa)));
+}
+float cf_to_float(cf_f16 x) { return wide(x.bits, 10); }
+float cf_to_float(cf_bf16 x) { return wide(x.bits, 7); }
+cf_f16 cf_to_f16(float x) { return cf_f16{narrow(x, 10)}; }
+cf_bf16 cf_to_bf16(float x) { return cf_bf16{narrow(x, 7)}; }

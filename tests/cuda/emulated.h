@@ -1,0 +1,108 @@
+/* emulated.h: enough of CUDA to run the kernels of core/cuda on a CPU, for tests.
+ *
+ * A launch runs its blocks one after another.  Threads that never meet run one after another too; those of
+ * CF_LAUNCH_TEAM are fibers, which switch where they meet, so that a missing or divergent barrier shows: what waits
+ * for ever is reported.  Device memory is the host's.
+ */
+#ifndef CF_EMULATED_H
+#define CF_EMULATED_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __shared__ static thread_local
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+
+struct cf_dim {
+    unsigned x;
+};
+extern thread_local cf_dim threadIdx, blockIdx, blockDim, gridDim;
+
+/* What fibers do; emulated.cpp. */
+void cf_emulate_team(void (*body)(void *), void *context);
+void cf_emulate_meet_block(void);
+void cf_emulate_meet_warp(void);
+extern thread_local unsigned char cf_emulate_lanes[1024][16];
+
+template <class F> void cf_emulate(int64_t blocks, int64_t threads, bool team, F f) {
+    if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
+    gridDim.x = (unsigned)blocks;
+    blockDim.x = (unsigned)threads;
+    for (int64_t b = 0; b < blocks; b++) {
+        blockIdx.x = (unsigned)b;
+        if (team) {
+            cf_emulate_team([](void *context) { (*(F *)context)(); }, &f);
+            continue;
+        }
+        for (int64_t t = 0; t < threads; t++) {
+            threadIdx.x = (unsigned)t;
+            f();
+        }
+    }
+}
+#define CF_LAUNCH(kernel, blocks, threads, worker, ...) \
+    ((void)(worker), cf_emulate(blocks, threads, false, [&] { kernel(__VA_ARGS__); }))
+#define CF_LAUNCH_TEAM(kernel, blocks, threads, worker, ...) \
+    ((void)(worker), cf_emulate(blocks, threads, true, [&] { kernel(__VA_ARGS__); }))
+
+static inline void __syncthreads(void) { cf_emulate_meet_block(); }
+static inline void __syncwarp(void) { cf_emulate_meet_warp(); }
+
+template <class T> T cf_emulate_shuffle(T x, unsigned from) {
+    static_assert(sizeof(T) <= 16, "a shuffled value is at most 16 bytes");
+    memcpy(cf_emulate_lanes[threadIdx.x], &x, sizeof x);
+    cf_emulate_meet_warp();
+    memcpy(&x, cf_emulate_lanes[from], sizeof x);
+    cf_emulate_meet_warp();
+    return x;
+}
+template <class T> T __shfl_xor_sync(unsigned, T x, int mask) { return cf_emulate_shuffle(x, threadIdx.x ^ (unsigned)mask); }
+template <class T> T __shfl_down_sync(unsigned, T x, unsigned by) {
+    return cf_emulate_shuffle(x, threadIdx.x % 32 + by < 32 ? threadIdx.x + by : threadIdx.x);
+}
+template <class T> T __shfl_up_sync(unsigned, T x, unsigned by) {
+    return cf_emulate_shuffle(x, threadIdx.x % 32 >= by ? threadIdx.x - by : threadIdx.x);
+}
+template <class T> T __shfl_sync(unsigned, T x, int lane) {
+    return cf_emulate_shuffle(x, threadIdx.x / 32 * 32 + (unsigned)lane % 32);
+}
+
+template <class T> T atomicExch(T *at, T x) {
+    const T old = *at;
+    *at = x;
+    return old;
+}
+template <class T> T atomicAdd(T *at, T x) { /* integers: the order must not matter */
+    static_assert((T)0.5 == (T)0, "no floating-point atomics");
+    const T old = *at;
+    *at = old + x;
+    return old;
+}
+template <class T> T atomicMax(T *at, T x) {
+    const T old = *at;
+    if (x > old) *at = x;
+    return old;
+}
+
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+static inline double rsqrt(double x) { return 1 / sqrt(x); }
+static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
+static inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b >> 64); }
+
+/* ---- half types, by their bits */
+
+struct cf_f16;
+struct cf_bf16;
+float cf_to_float(cf_f16 x);
+float cf_to_float(cf_bf16 x);
+cf_f16 cf_to_f16(float x);
+cf_bf16 cf_to_bf16(float x);
+
+#endif

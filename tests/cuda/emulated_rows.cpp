@@ -1,0 +1,31 @@
+/* emulated_rows.cpp: what core/cuda/backend.cu gives kernels otherwise, for C tests that call rows by themselves. */
+#include "cuda/kernel.cuh"
+#include "emulated_backend.h"
+
+static cf_cuda_fault fault;
+static cf_cuda local = {NULL, 4, &fault};
+static void *scratch;
+
+void *cf_cuda_scratch(cf_worker *, size_t bytes) {
+    free(scratch);
+    scratch = malloc(bytes ? bytes : 1);
+    if (scratch) memset(scratch, 0xA5, bytes); /* what a kernel finds there is no zero */
+    return scratch;
+}
+
+cfx_status cf_cuda_launched(const char *) { return CFX_OK; }
+
+void cf_emulated_begin(cf_worker *worker) {
+    worker->local = &local;
+    memset(&fault, 0, sizeof fault);
+}
+
+void cf_emulated_end(cf_worker *worker) {
+    worker->local = NULL;
+    free(scratch);
+    scratch = NULL;
+}
+
+cfx_status cf_emulated_fault(void) {
+    return fault.set ? cf_cuda_raise(&fault, NULL) : CFX_OK;
+}
