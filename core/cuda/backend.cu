@@ -162,7 +162,9 @@ static cfx_status look_for_fault(cf_cuda_fault *fault) {
     const char *name = "";
     switch (fault->op) {
 #define CF_OP(row, family, domain, gradient) \
-    case CF_OP_##row: name = #row; break;
+    case CF_OP_##row:                        \
+        name = #row;                         \
+        break;
 #include "device/ops.def"
 #undef CF_OP
     }
@@ -217,9 +219,9 @@ extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
 static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_follow, cuda_upload, cuda_download};
 
 extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_entry(void) {
-    static const cf_backend backend = {CFX_ABI_VERSION, "cuda",        0,
-                                       cuda_count,      cuda_open,     cuda_close,
-                                       cuda_memory,     cuda_slab_new, cuda_slab_free,
+    static const cf_backend backend = {CFX_ABI_VERSION,   "cuda",          0,
+                                       cuda_count,        cuda_open,       cuda_close,
+                                       cuda_memory,       cuda_slab_new,   cuda_slab_free,
                                        cuda_thread_begin, cuda_thread_end, cf_cuda_kernels,
                                        &streams};
     return &backend;

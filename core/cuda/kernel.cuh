@@ -76,8 +76,9 @@ static inline int64_t cf_cuda_blocks(const cf_worker *worker, int64_t n) {
     return blocks < 1 ? 1 : blocks < most ? blocks : most;
 }
 /* for (CF_EACH(i, n)): the items of this thread. */
-#define CF_EACH(i, n)                                                                  \
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);               \
+#define CF_EACH(i, n)                                           \
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
+    i < (n);                                                    \
     i += (int64_t)gridDim.x * blockDim.x
 
 /* Notes an id that is outside [0, size) and returns one that is inside.  size > 0. */
@@ -207,9 +208,9 @@ template <class C> __device__ inline void cf_write(const cf_view &v, int64_t e, 
 }
 
 /* Runs `f<C>(...)` with the type that a dtype is computed in. */
-#define CF_COMPUTE(dtype, f, ...)                                           \
-    (cf_cuda_compute_of(dtype) == CF_CUDA_F32   ? f<float>(__VA_ARGS__)     \
-     : cf_cuda_compute_of(dtype) == CF_CUDA_F64 ? f<double>(__VA_ARGS__)    \
+#define CF_COMPUTE(dtype, f, ...)                                        \
+    (cf_cuda_compute_of(dtype) == CF_CUDA_F32   ? f<float>(__VA_ARGS__)  \
+     : cf_cuda_compute_of(dtype) == CF_CUDA_F64 ? f<double>(__VA_ARGS__) \
                                                 : f<int64_t>(__VA_ARGS__))
 
 /* ---- teams -------------------------------------------------------------------------------------------------- */

@@ -301,15 +301,18 @@ static cfx_status multiply(cf_worker *worker, const task *t) {
     bool made = false, activated = false;
     if (cf_view_numel(&t->y) == 0) return CFX_OK;
     CF_TRY(run_library(worker, t, &made, &activated));
-    if (!made) CF_TRY((cf_cuda_compute_of(t->dtype) == CF_CUDA_F32   ? run_any<float>(worker, t)
-                       : cf_cuda_compute_of(t->dtype) == CF_CUDA_F64 ? run_any<double>(worker, t)
-                                                                     : run_any<uint64_t>(worker, t)));
+    if (!made)
+        CF_TRY((cf_cuda_compute_of(t->dtype) == CF_CUDA_F32   ? run_any<float>(worker, t)
+                : cf_cuda_compute_of(t->dtype) == CF_CUDA_F64 ? run_any<double>(worker, t)
+                                                              : run_any<uint64_t>(worker, t)));
     return t->act >= 0 && !activated ? on_y(worker, cf_cuda_elementwise, t->act, t, true) : CFX_OK;
 }
 
 extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
-    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1), NULL, call->dtype, call->i[0] != 0, -1,
-              (int)call->i[1], 0, 0};
+    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1),
+              NULL,       call->dtype,          call->i[0] != 0,
+              -1,         (int)call->i[1],      0,
+              0};
     if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, false);
     for (int d = 0; d < t.y.ndim - 2; d++) { /* a batch dimension of size 1 is repeated where y has more */
         if (t.a.shape[d] == 1) t.a.stride[d] = 0;
@@ -320,8 +323,11 @@ extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
 }
 
 extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
-    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1), call->nin > 2 ? cf_call_in(call, 2) : NULL,
-              call->dtype, 0, (int)call->i[0], (int)call->i[1], call->p[0], call->p[1]};
+    task t = {call->v[0],           *cf_call_in(call, 0),
+              *cf_call_in(call, 1), call->nin > 2 ? cf_call_in(call, 2) : NULL,
+              call->dtype,          0,
+              (int)call->i[0],      (int)call->i[1],
+              call->p[0],           call->p[1]};
     const cf_view w = t.b;
     t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
     t.b.stride[0] = w.stride[1], t.b.stride[1] = w.stride[0];

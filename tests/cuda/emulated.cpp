@@ -73,8 +73,10 @@ void cf_emulate_team(void (*body)(void *), void *context) {
             swapcontext(&team.scheduler, &team.fiber[t]);
         }
         bool freed = release(0, n, MEETS_BLOCK);
-        for (unsigned from = 0; !freed && from < n; from += 32) freed = release(from, from + 32 < n ? from + 32 : n, MEETS_WARP) || freed;
-        for (unsigned from = 32; freed && from < n; from += 32) release(from, from + 32 < n ? from + 32 : n, MEETS_WARP);
+        for (unsigned from = 0; !freed && from < n; from += 32)
+            freed = release(from, from + 32 < n ? from + 32 : n, MEETS_WARP) || freed;
+        for (unsigned from = 32; freed && from < n; from += 32)
+            release(from, from + 32 < n ? from + 32 : n, MEETS_WARP);
         if (ran || freed) continue;
         unsigned ended = 0;
         for (unsigned t = 0; t < n; t++) ended += team.state[t] == ENDED;

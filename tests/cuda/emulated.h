@@ -63,7 +63,9 @@ template <class T> T cf_emulate_shuffle(T x, unsigned from) {
     cf_emulate_meet_warp();
     return x;
 }
-template <class T> T __shfl_xor_sync(unsigned, T x, int mask) { return cf_emulate_shuffle(x, threadIdx.x ^ (unsigned)mask); }
+template <class T> T __shfl_xor_sync(unsigned, T x, int mask) {
+    return cf_emulate_shuffle(x, threadIdx.x ^ (unsigned)mask);
+}
 template <class T> T __shfl_down_sync(unsigned, T x, unsigned by) {
     return cf_emulate_shuffle(x, threadIdx.x % 32 + by < 32 ? threadIdx.x + by : threadIdx.x);
 }

@@ -26,6 +26,4 @@ void cf_emulated_end(cf_worker *worker) {
     scratch = NULL;
 }
 
-cfx_status cf_emulated_fault(void) {
-    return fault.set ? cf_cuda_raise(&fault, NULL) : CFX_OK;
-}
+cfx_status cf_emulated_fault(void) { return fault.set ? cf_cuda_raise(&fault, NULL) : CFX_OK; }
