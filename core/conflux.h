@@ -365,6 +365,9 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
 /* out[r] is part r of the reduction of all in[s], cut evenly along dimension 0. */
 CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
                                       cfx_tensor *const *out);
+/* How replicas on these devices are joined: "self", "local" (in each other's memory), "nccl", "local + nccl", or
+ * "none" where they cannot be. */
+CFX_API cfx_status cfx_group(int32_t n, cfx_device *const *devices, char *out, size_t bytes);
 
 /* ---- data ------------------------------------------------------------------------------------------ */
 

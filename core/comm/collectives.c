@@ -17,13 +17,6 @@ static cfx_status combine_of(const char *function, const char *op, cf_combine *o
     return cf_fail(CFX_EARG, "%s: argument 'op': expected sum, prod, max, min or avg, got '%s'", function, op);
 }
 
-/* A slice reads and writes all replicas. */
-static cfx_status check_near(const char *function, const cfx_tensor *first, const cfx_tensor *x) {
-    if (!cf_is_far(cf_device(first), cf_device(x))) return CFX_OK;
-    return cf_fail(CFX_EARG, "%s: %s and %s share no memory: replicas must lie on CPUs, or on one GPU", function,
-                   cf_device(first)->name, cf_device(x)->name);
-}
-
 static cfx_status check_leaves(const char *function, cf_combine op, int32_t replicas, int32_t n,
                                cfx_tensor *const *leaves) {
     char have[256], want[256];
@@ -43,7 +36,6 @@ static cfx_status check_leaves(const char *function, cf_combine op, int32_t repl
                                function, r + 1, k + 1, cf_device(leaves[(int64_t)r * n])->name, cf_device(x)->name);
             if (cf_context(x) != cf_context(leaves[0]))
                 return cf_fail(CFX_EARG, "%s: replica %d belongs to another context", function, r + 1);
-            CF_TRY(check_near(function, leaves[0], x));
             if (op == CF_COMBINE_AVG && !cf_is_float(x->_dtype))
                 return cf_fail(CFX_EARG, "%s: argument 'op': avg needs floats, tensor %d is %s", function, k + 1,
                                cf_describe(x, have));
@@ -173,39 +165,56 @@ static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, p
     return status;
 }
 
-static cfx_status run_packed(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
-                             cfx_tensor *const *leaves) {
+/* The group that serves replicas whose first leaves are `stride` apart. */
+static cfx_status group_of(const char *function, int32_t replicas, int32_t stride, const cfx_tensor *const *leaves,
+                           const cf_group **out) {
+    cfx_device *devices[CF_MAX_DEVICES];
+    for (int32_t r = 0; r < replicas; r++) devices[r] = cf_device(leaves[(int64_t)r * stride]);
+    return cf_group_for(function, replicas, devices, out);
+}
+
+static cfx_status run_packed(const char *function, const cf_group *group, cf_combine op, int32_t root, int32_t replicas,
+                             int32_t n, cfx_tensor *const *leaves) {
     parts p = {.replicas = replicas};
     cfx_status status = join(replicas, n, leaves, &p);
     if (status == CFX_OK) status = check_apart(function, &p);
-    if (status == CFX_OK) status = cf_group_for(replicas)->combine(op, root, replicas, p.n, p.items);
+    if (status == CFX_OK) status = group->combine(op, root, replicas, p.n, p.items);
     parts_free(&p);
     return status;
 }
 
-/* Strided leaves go through packed copies. */
-static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
-                      cfx_tensor *const *leaves) {
-    const int64_t all = (int64_t)replicas * n;
+/* On copies of what does not lie packed, or of all. */
+static cfx_status run_copies(const char *function, const cf_group *group, cf_combine op, int32_t root, int32_t replicas,
+                             int32_t n, cfx_tensor *const *leaves, bool all) {
+    const int64_t count = (int64_t)replicas * n;
     void *memory;
-    bool packed = true;
-    CF_TRY(check_leaves(function, op, replicas, n, leaves));
-    for (int64_t k = 0; k < all; k++) packed = packed && cfx_is_contiguous(leaves[k]);
-    if (packed) return run_packed(function, op, root, replicas, n, leaves);
-    CF_TRY(cf_alloc_zero((size_t)all, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
-    cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + all);
+    CF_TRY(cf_alloc_zero((size_t)count, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
+    cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + count);
     cfx_status status = CFX_OK;
-    for (int64_t k = 0; k < all && status == CFX_OK; k++) {
+    for (int64_t k = 0; k < count && status == CFX_OK; k++) {
         list[k] = &copies[k];
-        status = cfx_contiguous(leaves[k], &copies[k]);
+        status = all ? cfx_clone(leaves[k], &copies[k]) : cfx_contiguous(leaves[k], &copies[k]);
     }
-    if (status == CFX_OK) status = run_packed(function, op, root, replicas, n, list);
-    for (int64_t k = 0; k < all && status == CFX_OK; k++)
-        if (!cfx_is_contiguous(leaves[k]) && cf_combine_writes(op, root, (int32_t)(k / n)))
+    if (status == CFX_OK) status = run_packed(function, group, op, all ? -1 : root, replicas, n, list);
+    for (int64_t k = 0; k < count && status == CFX_OK; k++)
+        if ((all || !cfx_is_contiguous(leaves[k])) && cf_combine_writes(op, root, (int32_t)(k / n)))
             status = cf_copy_make(leaves[k], &copies[k]);
-    for (int64_t k = 0; k < all; k++) cfx_release(&copies[k]);
+    for (int64_t k = 0; k < count; k++) cfx_release(&copies[k]);
     free(memory);
     return status;
+}
+
+static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
+                      cfx_tensor *const *leaves) {
+    const cf_group *group;
+    bool packed = true;
+    CF_TRY(check_leaves(function, op, replicas, n, leaves));
+    if (n == 0) return CFX_OK;
+    CF_TRY(group_of(function, replicas, n, (const cfx_tensor *const *)leaves, &group));
+    for (int64_t k = 0; k < (int64_t)replicas * n; k++) packed = packed && cfx_is_contiguous(leaves[k]);
+    const bool all = group == &cf_group_levels && root >= 0 && op != CF_COMBINE_COPY; /* see levels.c */
+    if (packed && !all) return run_packed(function, group, op, root, replicas, n, leaves);
+    return run_copies(function, group, op, root, replicas, n, leaves, all);
 }
 
 /* ---- the public five -------------------------------------------------------------------------------- */
@@ -263,6 +272,7 @@ static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *o
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
     char have[256], want[256];
     int64_t total = 0;
+    const cf_group *group;
     if (replicas < 1 || replicas > CF_MAX_DEVICES)
         return cf_fail(CFX_EARG, "allgather: expected 1 to %d replicas, got %d", CF_MAX_DEVICES, replicas);
     for (int32_t r = 0; r < replicas; r++) {
@@ -273,11 +283,16 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
             memcmp(in[r]->_shape + 1, in[0]->_shape + 1, (size_t)(in[0]->_ndim - 1) * sizeof *in[0]->_shape) != 0)
             return cf_fail(CFX_EARG, "allgather: replica %d: expected the form of a %s but for its rows, got %s", r + 1,
                            cf_describe(in[0], want), cf_describe(in[r], have));
-        CF_TRY(check_near("allgather", in[0], in[r]));
         total += in[r]->_shape[0];
     }
     CF_TRY(check_out("allgather", replicas, in, out, total));
-    for (int32_t r = 0; r < replicas; r++) CF_TRY(cf_refuse_void(out[r])); /* it is made in parts */
+    CF_TRY(group_of("allgather", replicas, 1, in, &group));
+    bool even = group == &cf_group_remote;
+    for (int32_t r = 0; r < replicas; r++) {
+        CF_TRY(cf_refuse_void(out[r])); /* it is made in parts */
+        even = even && cf_same_shape(in[0], in[r]) && cfx_is_contiguous(in[r]) && cfx_is_contiguous(out[r]);
+    }
+    if (even) return cf_remote_gather(replicas, in, out);
     for (int32_t r = 0; r < replicas; r++) {
         int64_t at = 0;
         for (int32_t s = 0; s < replicas; s++) {
@@ -301,6 +316,11 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
                        replicas, cf_describe(in[0], have));
     const int64_t rows = in[0]->_shape[0] / replicas;
     CF_TRY(check_out("reducescatter", replicas, in, out, rows));
+    const cf_group *group;
+    CF_TRY(group_of("reducescatter", replicas, 1, in, &group));
+    bool packed = group == &cf_group_remote;
+    for (int32_t r = 0; r < replicas; r++) packed = packed && cfx_is_contiguous(in[r]) && cfx_is_contiguous(out[r]);
+    if (packed) return cf_remote_scatter(how, replicas, in, out);
     cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES], *list[CF_MAX_DEVICES];
     cfx_status status = CFX_OK;
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = cfx_clone(in[r], &copies[r]);
@@ -309,7 +329,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
             list[s] = &parts_of[s];
             rows_of(&copies[s], r * rows, rows, list[s]);
         }
-        status = run_packed("reducescatter", how, r, replicas, 1, list);
+        status = run_packed("reducescatter", group, how, group == &cf_group_levels ? -1 : r, replicas, 1, list);
         if (status == CFX_OK) status = cf_copy_make(out[r], list[r]);
     }
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);

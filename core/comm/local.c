@@ -12,36 +12,18 @@
 /* A slice of fewer bytes than this costs more to hand out than to do. */
 enum { SLICE_BYTES = 32 << 10, SLICE_UNIT = 1024 };
 
-static cfx_device *device_of(const cf_part *part, int32_t r) { return cf_part_buffer(part, r)->device; }
-
 static int32_t slices_of(const cf_part *part, int32_t replicas) {
     const int64_t worth = part->n * cfx_dtype_size(part->dtype) / SLICE_BYTES;
     return worth < 1 ? 1 : worth < replicas ? (int32_t)worth : replicas;
 }
 
-/* What a slice has to wait for: in every replica the stretch's own writes, and where it writes, all reads. */
-static cfx_status waits_of(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, cf_waits *waits) {
-    for (int32_t r = 0; r < replicas; r++) {
-        const cf_buffer *buffer = cf_part_buffer(part, r);
-        const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
-        const bool writes = cf_combine_writes(op, root, r);
-        if (part->bucket >= 0) {
-            cf_waits_event(waits, buffer->buckets[part->bucket].event);
-            if (writes) cf_waits_uses(waits, &buffer->reads);
-        } else {
-            CF_TRY(cf_wait_to_read(waits, handle));
-            if (writes) CF_TRY(cf_wait_to_write(waits, handle));
-        }
-    }
-    return CFX_OK;
-}
-
 static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, const cf_part *part, int32_t s,
                                 int32_t slices, cf_event *done) {
-    cf_queue *queue = &device_of(part, s)->queue[CF_COMM];
+    cf_queue *queue = &cf_part_device(part, s)->queue[CF_COMM];
     cf_waits waits = {.own = queue, .n = 0};
     void *payload;
-    CF_TRY(waits_of(op, root, part, replicas, &waits));
+    /* in every replica the stretch's own writes, and where it writes, all reads */
+    for (int32_t r = 0; r < replicas; r++) CF_TRY(cf_part_waits(&waits, part, r, cf_combine_writes(op, root, r)));
     CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0),
                             &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
@@ -61,27 +43,6 @@ static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, c
     return CFX_OK;
 }
 
-/* How many parts from `first` on the rings can hold at once; makes sure that they have room for them, before the
- * first command is enqueued.  All but lists of thousands of tensors are held at once. */
-static cfx_status make_room(int32_t replicas, int32_t first, int32_t nparts, const cf_part *parts, int32_t *last) {
-    const cfx_context *context = device_of(&parts[0], 0)->context;
-    const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, cf_call_bytes(replicas, 0));
-    size_t need[CF_MAX_DEVICES] = {0}, most = 0;
-    int32_t same[CF_MAX_DEVICES] = {0}; /* the first replica on this one's device */
-    for (int32_t r = 0; r < replicas; r++) {
-        while (device_of(&parts[0], same[r]) != device_of(&parts[0], r)) same[r]++;
-    }
-    for (*last = first; *last < nparts && most + (size_t)replicas * bytes <= CF_RING_BYTES / 2; ++*last) {
-        for (int32_t r = 0; r < slices_of(&parts[*last], replicas); r++) {
-            need[same[r]] += bytes;
-            if (need[same[r]] > most) most = need[same[r]];
-        }
-    }
-    for (int32_t r = 0; r < replicas; r++)
-        if (need[r]) CF_TRY(cf_queue_room(&device_of(&parts[0], r)->queue[CF_COMM], need[r]));
-    return CFX_OK;
-}
-
 /* The next users of what was written wait for all slices, and for what the slices did not have to wait for. */
 static cfx_status note(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, const cf_event *events) {
     for (int32_t r = 0; r < replicas; r++) {
@@ -91,9 +52,7 @@ static cfx_status note(cf_combine op, int32_t root, const cf_part *part, int32_t
             CF_TRY(cf_uses_add(writes ? &buffer->writes : &buffer->reads, events[s]));
             if (writes) CF_TRY(cf_uses_add(&buffer->made, events[s]));
         }
-        if (!writes) continue;
-        buffer->fresh = buffer->empty = 0;
-        buffer->nbuckets = 0;
+        if (writes) cf_part_written(part, r);
     }
     return CFX_OK;
 }
@@ -106,14 +65,14 @@ static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t
     cfx_status status = CFX_OK;
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
-        status = make_room(replicas, k, nparts, parts, &end);
+        status = cf_parts_room(replicas, cf_call_bytes(replicas, 0), slices_of, k, nparts, parts, &end);
         for (; k < end && status == CFX_OK; k++) {
             const int32_t slices = slices_of(&parts[k], replicas);
             for (int32_t s = 0; s < slices && status == CFX_OK; s++)
                 status = enqueue_slice(op, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
         }
     }
-    for (int32_t r = 0; r < replicas; r++) device_of(&parts[0], r)->queue[CF_COMM].promised = 0;
+    cf_parts_done(replicas, parts);
     /* Orders are noted after all is enqueued, so parts of one buffer do not wait for each other; and also where an
      * interrupt came between, of what was enqueued before. */
     for (k = 0; k < end; k++) {

@@ -2,7 +2,7 @@
  *
  * Each device has a stream for each of its two queues; virtual devices of one GPU have streams of their own.  A mark is
  * a cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU but the growth of scratch
- * memory and copies to host memory that CUDA has not pinned.
+ * memory.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -202,21 +202,27 @@ static bool cuda_follow(cf_worker *worker, int q, void *other, int of, uint64_t 
     return false;
 }
 
-static cfx_status cuda_upload(cf_worker *worker, void *to, const void *from, size_t bytes) {
+/* With unified addresses CUDA knows by itself where either lies. */
+static cfx_status cuda_copy(cf_worker *worker, void *to, const void *from, size_t bytes) {
     cudaStream_t stream = (cudaStream_t)cf_cuda_of(worker)->stream;
-    return cf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "a copy to the GPU");
+    return cf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "a copy");
 }
 
-static cfx_status cuda_download(cf_worker *worker, void *to, const void *from, size_t bytes) {
-    cudaStream_t stream = (cudaStream_t)cf_cuda_of(worker)->stream;
-    return cf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "a copy from the GPU");
+static cfx_status cuda_pin(void *state, size_t bytes, void **out) {
+    CF_CUDA(cudaSetDevice(((cf_cuda_device *)state)->index));
+    return cf_cuda_check(cudaHostAlloc(out, bytes, cudaHostAllocPortable), "pinned host memory");
+}
+
+static void cuda_unpin(void *state, void *memory) {
+    cudaSetDevice(((cf_cuda_device *)state)->index);
+    cudaFreeHost(memory);
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 
 extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
 
-static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_follow, cuda_upload, cuda_download};
+static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_follow, cuda_copy, cuda_pin, cuda_unpin};
 
 extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_entry(void) {
     static const cf_backend backend = {CFX_ABI_VERSION,   "cuda",          0,

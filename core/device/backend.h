@@ -39,12 +39,13 @@ typedef struct cf_backend {
     /* On the worker's own thread, before its first and after its last command, and after `threads` changed. */
     cfx_status (*thread_begin)(cf_worker *worker);
     void (*thread_end)(cf_worker *worker);
-    const cf_kernel *kernels;         /* [CF_OPS] */
-    const struct cf_streams *streams; /* NULL: a kernel that returns is done */
+    const cf_kernel *kernels;                 /* [CF_OPS] */
+    const struct cf_streams *streams;         /* NULL: a kernel that returns is done */
+    const struct cf_collectives *collectives; /* NULL: its devices all reach each other's memory */
 } cf_backend;
 
-/* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  All calls are on
- * the worker's thread. */
+/* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  Calls are on the
+ * worker's thread unless they say otherwise. */
 typedef struct cf_streams {
     /* What is launched from here on belongs to queue q. */
     void (*select)(cf_worker *worker, int q);
@@ -55,10 +56,39 @@ typedef struct cf_streams {
     /* Makes queue q wait, without the worker, for `ticket` of queue `of` of the device whose state is `other`; false if
      * no mark covers it yet. */
     bool (*follow)(cf_worker *worker, int q, void *other, int of, uint64_t ticket);
-    /* Bytes between host and device memory, in the order of the queue; the host memory may be reused on return. */
-    cfx_status (*upload)(cf_worker *worker, void *to, const void *from, size_t bytes);
-    cfx_status (*download)(cf_worker *worker, void *to, const void *from, size_t bytes);
+    /* Bytes between memories of this backend's devices, or of one and pinned memory, in the order of the queue. */
+    cfx_status (*copy)(cf_worker *worker, void *to, const void *from, size_t bytes);
+    /* Host memory for such copies.  On the host's thread. */
+    cfx_status (*pin)(void *state, size_t bytes, void **out);
+    void (*unpin)(void *state, void *memory);
 } cf_streams;
+
+/* One participant's part in a collective. */
+typedef enum cf_join_kind { CF_JOIN_REDUCE, CF_JOIN_GATHER, CF_JOIN_SCATTER } cf_join_kind;
+typedef struct cf_join {
+    cf_join_kind kind;
+    int32_t op;   /* REDUCE, SCATTER: cf_combine */
+    int32_t root; /* REDUCE: -1: all receive the result; else as cf_group says */
+    int32_t dtype;
+    int64_t n;      /* elements: REDUCE: of both; GATHER: of `in`; SCATTER: of `out` */
+    double scale;   /* of each element before it is added; 1 unless op is a sum of floats */
+    const void *in; /* REDUCE: the same as `out` */
+    void *out;
+} cf_join;
+
+/* Collectives of devices that do not reach each other's memory. */
+typedef struct cf_collectives {
+    const char *name; /* "nccl" */
+    /* The group of these devices, in this order; made at its first use and kept while they are open.  Host thread. */
+    cfx_status (*group)(int32_t n, void *const *states, void **out);
+    /* Whether kernels of either device may use the other's memory after all; makes it so.  Host thread. */
+    bool (*reach)(void *state, void *other);
+    /* Launches the part of participant `rank` on the selected queue.  All participants launch a group's collectives in
+     * one order. */
+    cfx_status (*join)(cf_worker *worker, void *group, int32_t rank, const cf_join *join);
+    /* Whether what was joined last on queue q has been launched; a failure: it will not be. */
+    cfx_status (*joined)(cf_worker *worker, int q, bool *is);
+} cf_collectives;
 
 /* At least `bytes` of 64-byte aligned memory that lasts until the next call of this; NULL when there is none. */
 void *cf_worker_scratch(cf_worker *worker, size_t bytes);

@@ -49,6 +49,7 @@ static void device_close(cfx_device *device) {
     if (device->thread) cf_worker_stop(device);
     device->thread = 0;
     cf_pool_free(&device->pool);
+    cf_staging_free(&device->staging);
     for (int q = 0; q < CF_QUEUES; q++) cf_queue_close(&device->queue[q]);
     if (device->state) device->backend->close(device->state);
     device->state = NULL;
@@ -102,6 +103,8 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
     if (status == CFX_OK) {
         const size_t limit = context->memory_limit ? context->memory_limit : device->backend->memory(device->state);
         status = cf_pool_init(&device->pool, device->backend, device->state, limit);
+        device->staging.backend = device->backend;
+        device->staging.state = device->state;
     }
     for (int q = 0; q < CF_QUEUES && status == CFX_OK; q++) status = cf_queue_open(&device->queue[q]);
     if (status == CFX_OK) status = cf_worker_start(device);

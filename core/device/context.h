@@ -16,6 +16,7 @@
 #include "device/backends.h"
 #include "device/pool.h"
 #include "device/queue.h"
+#include "device/staging.h"
 
 enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_STREAMS = CF_MAX_DEVICES + 1 };
 
@@ -26,6 +27,7 @@ struct cfx_device {
     const cf_backend *backend;
     void *state;
     cf_pool pool;
+    cf_staging staging; /* of a device whose memory the host does not see */
     cf_queue queue[CF_QUEUES];
     struct cf_buffer *buffers;          /* live ones, newest first */
     void (*orphan)(cfx_device *device); /* set with the first buffer: makes those still held void */

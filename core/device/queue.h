@@ -35,6 +35,7 @@ typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
 
 enum {
     CF_ALWAYS = 1,               /* runs even in a poisoned queue */
+    CF_JOINS = 2,                /* a part of a collective: the queue goes on once backend->collectives says so */
     CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
     CF_MAX_WAITS = 130           /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
 };
@@ -83,6 +84,7 @@ struct cf_queue {
     _Atomic(const cf_fault *) fault;
     /* the worker's */
     uint64_t launched, marked; /* tickets, where kernels only launch */
+    bool joins;                /* the next command runs, and waits for its other participants */
 };
 
 void cf_queue_init(cf_queue *queue, struct cfx_device *device);

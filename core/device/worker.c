@@ -113,10 +113,12 @@ static bool look(cf_worker *worker, cfx_device *device) {
     return moved;
 }
 
-/* Whether the device still works on what was launched; `awaited`: and somebody waits for it. */
+/* Whether the device still works on what was launched; `awaited`: and somebody waits for it.  The participants of a
+ * collective always wait for each other. */
 static bool works(const cfx_device *device, bool awaited) {
     for (int q = 0; device->backend->streams && q < CF_QUEUES; q++) {
         const cf_queue *queue = &device->queue[q];
+        if (queue->joins) return true;
         if (atomic_load_explicit(&queue->finished, memory_order_relaxed) == queue->launched) continue;
         if (!awaited || is_awaited(queue, queue->launched)) return true;
     }
@@ -124,6 +126,18 @@ static bool works(const cfx_device *device, bool awaited) {
 }
 
 /* ---- commands --------------------------------------------------------------------------------------- */
+
+/* The command is out of the way; on a device that only launches, its work may still be. */
+static void retire(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
+    const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed) + command->bytes;
+    atomic_store_explicit(&queue->head, head, memory_order_release);
+    if (!worker->backend->streams) {
+        finish(queue, ticket);
+        return;
+    }
+    queue->launched = ticket;
+    if (ticket - queue->marked >= MARK_EVERY || is_awaited(queue, ticket)) mark(worker, queue);
+}
 
 static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     const bool launches = worker->backend->streams != NULL;
@@ -138,18 +152,28 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
     if (!poisoned || (command->flags & CF_ALWAYS)) {
         char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
+        if (command->flags & CF_JOINS) mark(worker, queue); /* others may need what is before it to come themselves */
         if (launches) worker->backend->streams->select(worker, (int)(queue - queue->device->queue));
         const cfx_status status = command->run(worker, payload, poisoned);
         if (status != CFX_OK && !poisoned) fail(queue, ticket, status, command);
+        if (status == CFX_OK && (command->flags & CF_JOINS)) {
+            queue->joins = true;
+            return;
+        }
     }
-    const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed) + command->bytes;
-    atomic_store_explicit(&queue->head, head, memory_order_release);
-    if (!launches) {
-        finish(queue, ticket);
-        return;
-    }
-    queue->launched = ticket;
-    if (ticket - queue->marked >= MARK_EVERY || is_awaited(queue, ticket)) mark(worker, queue);
+    retire(worker, queue, command, ticket);
+}
+
+/* Whether the other participants of the queue's collective have come, or it failed. */
+static bool joined(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
+    bool is = false;
+    const uint64_t ticket = queue->launched + 1;
+    const cfx_status status = worker->backend->collectives->joined(worker, q, &is);
+    if (status == CFX_OK && !is) return false;
+    if (status != CFX_OK) fail(queue, ticket, status, command);
+    queue->joins = false;
+    retire(worker, queue, command, ticket);
+    return true;
 }
 
 /* Runs one command if one is ready; else `on` names what keeps either queue. */
@@ -159,6 +183,10 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
         cf_queue *queue = &device->queue[order[k]];
         cf_command *command = next(queue);
         on[k] = (cf_event){NULL, 0};
+        if (queue->joins) {
+            if (joined(worker, order[k], queue, command)) return true;
+            continue;
+        }
         if (command) on[k] = blocked_on(worker, order[k], command);
         if (!command || on[k].queue) {
             mark(worker, queue);

@@ -391,22 +391,25 @@ cfx_status cf_fill_make(cfx_tensor *y) {
     return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}});
 }
 
-cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) {
-    cfx_tensor wide;
-    stretch(x, y->_ndim, y->_shape, &wide);
-    return cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}});
+static cfx_status copy_into(cfx_tensor *y, const cfx_tensor *x, cf_write kind) {
+    cfx_tensor wide, near = {0};
+    if (cf_is_far(cf_device(y), cf_device(x))) CF_TRY(cfx_to(x, cf_device(y), -1, &near));
+    stretch(near._buffer ? &near : x, y->_ndim, y->_shape, &wide);
+    const cfx_status status = cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind});
+    cfx_release(&near);
+    return status;
 }
 
+cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) { return copy_into(y, x, CF_MAKE); }
+
 CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
-    cfx_tensor wide, copy = {0};
+    cfx_tensor copy = {0};
     CF_TRY(cf_check_tensor("copy", "y", y));
     CF_TRY(cf_check_tensor("copy", "x", x));
     CF_TRY(check_into("copy", y, x));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
-    else if (cf_is_far(cf_device(y), cf_device(x))) CF_TRY(cfx_to(x, cf_device(y), -1, &copy));
-    stretch(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
-    const cfx_status status = cf_issue_run(
-        &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind_of(y)});
+    const cfx_status status = copy_into(y, copy._buffer ? &copy : x, kind_of(y));
     cfx_release(&copy);
     return status;
 }

@@ -1,9 +1,9 @@
 /* transfer.c: values on their way between the host, devices, and devices of another kind.
  *
- * The host reads memory that it can see once the value's own write has happened, not behind all else.  Memory that it
- * cannot see is copied by a command on its device's communication queue, which waits for that write alone.
+ * The host reads memory that it can see once the value's own write has happened, not behind all else.  What lies in
+ * memory that it cannot see passes through staging memory, in pieces, by commands on the communication queues of the
+ * devices on either side: no worker waits for the other's memory, and nobody for more than the value.
  */
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,52 +43,68 @@ static void gather(const cfx_tensor *x, int dim, const char *from, char **to) {
     }
 }
 
-/* Bytes that a device hands to the host.  Whoever lets go last frees them: an interrupted host does not wait. */
-typedef struct parcel {
-    _Atomic int owners;
-    char bytes[];
-} parcel;
+/* ---- one piece of bytes, as a command ---------------------------------------------------------------- */
 
-static void let_go(parcel *p) {
-    if (atomic_fetch_sub(&p->owners, 1) == 1) free(p);
-}
-
-typedef struct fetch {
-    parcel *to;
+typedef struct piece {
+    char *to;
     const char *from;
     size_t bytes;
-} fetch;
+} piece;
 
-static cfx_status run_fetch(cf_worker *worker, void *payload, bool poisoned) {
-    const fetch *f = payload;
-    const cfx_status status =
-        poisoned ? CFX_OK : worker->backend->streams->download(worker, f->to->bytes, f->from, f->bytes);
-    let_go(f->to);
-    return status;
+static cfx_status run_piece(cf_worker *worker, void *payload, bool poisoned) {
+    const cf_streams *streams = worker->backend->streams;
+    const piece *p = payload;
+    (void)poisoned;
+    if (streams) return streams->copy(worker, p->to, p->from, p->bytes);
+    memcpy(p->to, p->from, p->bytes);
+    return CFX_OK;
 }
 
-static cfx_status download_packed(const cfx_tensor *x, void *dst, size_t bytes) {
-    cf_queue *queue = &cf_device(x)->queue[CF_COMM];
-    cf_waits waits = {.own = queue};
-    void *memory, *payload;
+static cfx_status enqueue(const char *op, const cf_waits *waits, piece p, cf_event *out) {
+    cf_queue *queue = (cf_queue *)waits->own;
+    void *payload;
+    CF_TRY(cf_queue_reserve(queue, run_piece, op, 0, waits->items, waits->n, sizeof p, &payload));
+    *(piece *)payload = p;
+    *out = cf_queue_commit(queue);
+    return CFX_OK;
+}
+
+static size_t piece_bytes(size_t at, size_t bytes) {
+    return bytes - at < CF_STAGING_PIECE ? bytes - at : (size_t)CF_STAGING_PIECE;
+}
+
+/* ---- to the host ------------------------------------------------------------------------------------ */
+
+typedef struct fetched {
+    void *memory;
+    cf_event here;
+} fetched;
+
+static cfx_status fetch(const cfx_tensor *x, size_t at, size_t bytes, fetched *out) {
+    cf_waits waits = {.own = &cf_device(x)->queue[CF_COMM]};
     CF_TRY(cf_wait_to_read(&waits, x));
-    CF_TRY(cf_alloc(sizeof(parcel) + bytes, &memory));
-    parcel *p = memory;
-    atomic_init(&p->owners, 2);
-    cfx_status status =
-        cf_queue_reserve(queue, run_fetch, "read", CF_ALWAYS, waits.items, waits.n, sizeof(fetch), &payload);
-    if (status != CFX_OK) {
-        free(p);
-        return status;
+    CF_TRY(cf_staging_take(&cf_device(x)->staging, bytes, &out->memory));
+    CF_TRY(enqueue("read", &waits, (piece){out->memory, (char *)cf_data(x) + at, bytes}, &out->here));
+    cf_staging_used(&cf_device(x)->staging, out->here);
+    return cf_did_read(x, out->here);
+}
+
+/* Two pieces are under way at a time.  A device may find out late that what it computed is wrong: x is asked again once
+ * its bytes are here. */
+static cfx_status download_packed(const cfx_tensor *x, char *to, size_t bytes) {
+    fetched under_way[2];
+    const size_t pieces = (bytes + CF_STAGING_PIECE - 1) / CF_STAGING_PIECE;
+    for (size_t k = 0; k <= pieces; k++) {
+        const size_t at = k * CF_STAGING_PIECE;
+        if (k < pieces) CF_TRY(fetch(x, at, piece_bytes(at, bytes), &under_way[k % 2]));
+        if (k == 0) continue;
+        const fetched *f = &under_way[(k - 1) % 2];
+        CF_TRY(cf_event_wait(f->here));
+        CF_TRY(cf_event_raise(f->here));
+        CF_TRY(cfx_wait(x));
+        memcpy(to + at - CF_STAGING_PIECE, f->memory, piece_bytes(at - CF_STAGING_PIECE, bytes));
     }
-    *(fetch *)payload = (fetch){p, cf_data(x), bytes};
-    const cf_event e = cf_queue_commit(queue);
-    status = cf_did_read(x, e);
-    if (status == CFX_OK) status = cf_event_wait(e);
-    if (status == CFX_OK) status = cf_event_raise(e);
-    if (status == CFX_OK) memcpy(dst, p->bytes, bytes);
-    let_go(p);
-    return status;
+    return CFX_OK;
 }
 
 static cfx_status download(const cfx_tensor *x, void *dst, size_t bytes) {
@@ -103,32 +119,65 @@ CFX_API cfx_status cfx_read(const cfx_tensor *x, void *dst, size_t bytes) {
     CF_TRY(cf_check_tensor("read", "x", x));
     const size_t need = (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype);
     if (bytes != need) return cf_fail(CFX_EARG, "read: expected room for %zu bytes, got %zu", need, bytes);
+    if (need > 0 && !cf_device(x)->backend->host_memory) return download(x, dst, need);
     CF_TRY(cfx_wait(x));
     if (need == 0) return CFX_OK;
-    if (!cf_device(x)->backend->host_memory) return download(x, dst, need);
     char *to = dst;
     if (cfx_is_contiguous(x)) memcpy(dst, cf_data(x), need);
     else gather(x, 0, cf_data(x), &to);
     return CFX_OK;
 }
 
-/* Bytes on their way to a device; too many for a ring, they lie beside it and the command frees them. */
-typedef struct upload {
+/* ---- from the host ---------------------------------------------------------------------------------- */
+
+/* Bytes on their way to memory that the host sees but that commands may still use: the command frees them. */
+typedef struct parcel {
     char *to, *from;
     size_t bytes;
-} upload;
+} parcel;
 
-static cfx_status run_upload(cf_worker *worker, void *payload, bool poisoned) {
-    const cf_streams *streams = worker->backend->streams;
-    const upload *u = payload;
-    cfx_status status = CFX_OK;
-    if (!poisoned && streams) status = streams->upload(worker, u->to, u->from, u->bytes);
-    else if (!poisoned) memcpy(u->to, u->from, u->bytes);
-    free(u->from);
-    return status;
+static cfx_status run_parcel(cf_worker *worker, void *payload, bool poisoned) {
+    const parcel *p = payload;
+    (void)worker;
+    if (!poisoned) memcpy(p->to, p->from, p->bytes);
+    free(p->from);
+    return CFX_OK;
 }
 
-/* Host memory is written at once unless commands may still use the block; then a copy waits in the queue, so
+static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
+    cf_queue *queue = &cf_device(y)->queue[CF_COMPUTE];
+    cf_waits waits = {.own = queue};
+    void *copy, *payload;
+    CF_TRY(cf_wait_to_write(&waits, y));
+    CF_TRY(cf_alloc(bytes, &copy));
+    const cfx_status status =
+        cf_queue_reserve(queue, run_parcel, "from", CF_ALWAYS, waits.items, waits.n, sizeof(parcel), &payload);
+    if (status != CFX_OK) {
+        free(copy);
+        return status;
+    }
+    *(parcel *)payload = (parcel){cf_data(y), memcpy(copy, from, bytes), bytes};
+    return cf_did_write(y, cf_queue_commit(queue), CF_MAKE);
+}
+
+static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
+    cf_staging *staging = &cf_device(y)->staging;
+    for (size_t at = 0; at < bytes; at += CF_STAGING_PIECE) {
+        cf_waits waits = {.own = &cf_device(y)->queue[CF_COMPUTE]};
+        const size_t n = piece_bytes(at, bytes);
+        cf_event sent;
+        void *memory;
+        CF_TRY(cf_wait_to_write(&waits, y));
+        CF_TRY(cf_staging_take(staging, n, &memory));
+        memcpy(memory, from + at, n);
+        CF_TRY(enqueue("from", &waits, (piece){(char *)cf_data(y) + at, memory, n}, &sent));
+        cf_staging_used(staging, sent);
+        CF_TRY(cf_did_write(y, sent, CF_MAKE));
+    }
+    return CFX_OK;
+}
+
+/* Host memory is written at once unless commands may still use the block; else the bytes wait in the queue, so
  * that the host does not. */
 CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
                                  const void *data, cfx_tensor *out) {
@@ -137,67 +186,60 @@ CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim
     if (out->_buffer) return cf_fail(CFX_EARG, "from: argument 'out': expected an empty handle");
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     cf_buffer *buffer = out->_buffer;
+    cfx_status status = CFX_OK;
     buffer->fresh = 0;
     cf_uses_prune(&buffer->block->uses);
     if (buffer->bytes == 0) return CFX_OK;
-    if (buffer->block->uses.n == 0 && device->backend->host_memory) {
-        memcpy(buffer->data, data, buffer->bytes);
-        return CFX_OK;
-    }
-    cf_waits waits = {.own = &device->queue[CF_COMPUTE]};
-    void *copy = NULL, *payload;
-    cfx_status status = cf_alloc(buffer->bytes, &copy);
-    if (status == CFX_OK) status = cf_wait_to_write(&waits, out);
-    if (status == CFX_OK)
-        status = cf_queue_reserve(&device->queue[CF_COMPUTE], run_upload, "from", CF_ALWAYS, waits.items, waits.n,
-                                  sizeof(upload), &payload);
-    if (status != CFX_OK) {
-        free(copy);
-        cfx_release(out);
-        return status;
-    }
-    memcpy(copy, data, buffer->bytes);
-    *(upload *)payload = (upload){buffer->data, copy, buffer->bytes};
-    return cf_did_write(out, cf_queue_commit(&device->queue[CF_COMPUTE]), CF_MAKE);
+    if (!device->backend->host_memory) status = upload(out, data, buffer->bytes);
+    else if (buffer->block->uses.n > 0) status = send_parcel(out, data, buffer->bytes);
+    else memcpy(buffer->data, data, buffer->bytes);
+    if (status != CFX_OK) cfx_release(out);
+    return status;
 }
 
-/* ---- between devices of another kind ---------------------------------------------------------------- */
-
-typedef struct passage {
-    char *to;
-    const char *from;
-    size_t bytes;
-    bool up;
-} passage;
-
-static cfx_status run_passage(cf_worker *worker, void *payload, bool poisoned) {
-    const passage *p = payload;
-    const cf_streams *streams = worker->backend->streams;
-    (void)poisoned;
-    return p->up ? streams->upload(worker, p->to, p->from, p->bytes)
-                 : streams->download(worker, p->to, p->from, p->bytes);
-}
+/* ---- between devices of another memory -------------------------------------------------------------- */
 
 bool cf_is_far(const cfx_device *a, const cfx_device *b) {
     if (a->backend->host_memory && b->backend->host_memory) return false;
     return a->backend != b->backend || a->index != b->index; /* virtual devices of one GPU share it */
 }
 
-cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y) {
-    const bool up = !cf_device(y)->backend->host_memory;
-    cf_queue *queue = &cf_device(up ? y : x)->queue[CF_COMM];
-    cf_waits waits = {.own = queue};
-    void *payload;
-    if (x->_buffer->device->context != y->_buffer->device->context || !cf_device(up ? y : x)->backend->streams ||
-        (up && !cf_device(x)->backend->host_memory))
-        return cf_fail(CFX_ESTATE, "to: %s and %s have no memory that both can reach", cf_device(x)->name,
-                       cf_device(y)->name);
+/* Between the memories of one backend's devices the backend copies. */
+static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t bytes) {
+    cf_waits waits = {.own = &cf_device(y)->queue[CF_COMM]};
+    cf_event e;
     CF_TRY(cf_wait_to_read(&waits, x));
     CF_TRY(cf_wait_to_write(&waits, y));
-    CF_TRY(cf_queue_reserve(queue, run_passage, "to", 0, waits.items, waits.n, sizeof(passage), &payload));
-    *(passage *)payload =
-        (passage){cf_data(y), cf_data(x), (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype), up};
-    const cf_event e = cf_queue_commit(queue);
+    CF_TRY(enqueue("to", &waits, (piece){cf_data(y), cf_data(x), bytes}, &e));
     CF_TRY(cf_did_read(x, e));
     return cf_did_write(y, e, CF_MAKE);
+}
+
+/* One of the two is the host's: its worker copies to or from staging memory, the other's worker the other half. */
+static cfx_status transfer_piece(const cfx_tensor *x, cfx_tensor *y, cf_staging *staging, size_t at, size_t bytes) {
+    cf_waits reads = {.own = &cf_device(x)->queue[CF_COMM]}, writes = {.own = &cf_device(y)->queue[CF_COMM]};
+    cf_event read, written;
+    void *memory;
+    CF_TRY(cf_wait_to_read(&reads, x));
+    CF_TRY(cf_staging_take(staging, bytes, &memory));
+    CF_TRY(enqueue("to", &reads, (piece){memory, (char *)cf_data(x) + at, bytes}, &read));
+    cf_staging_used(staging, read);
+    CF_TRY(cf_did_read(x, read));
+    cf_waits_event(&writes, read);
+    CF_TRY(cf_wait_to_write(&writes, y));
+    CF_TRY(enqueue("to", &writes, (piece){(char *)cf_data(y) + at, memory, bytes}, &written));
+    cf_staging_used(staging, written);
+    return cf_did_write(y, written, CF_MAKE);
+}
+
+cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y) {
+    cfx_device *from = cf_device(x), *to = cf_device(y);
+    const size_t bytes = (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype);
+    if (from->backend == to->backend) return transfer_directly(x, y, bytes);
+    if (!from->backend->host_memory && !to->backend->host_memory)
+        return cf_fail(CFX_ESTATE, "to: %s and %s have no memory that both can reach", from->name, to->name);
+    cf_staging *staging = from->backend->host_memory ? &to->staging : &from->staging;
+    for (size_t at = 0; at < bytes; at += CF_STAGING_PIECE)
+        CF_TRY(transfer_piece(x, y, staging, at, piece_bytes(at, bytes)));
+    return CFX_OK;
 }

@@ -2,15 +2,21 @@
 #ifndef CF_TEST_COMM_H
 #define CF_TEST_COMM_H
 
-#include "queues.h"
+#include "fake.h"
 #include "tensor/layout.h"
 
 static cfx_context *context;
 static cfx_device *device[8];
+/* How `devices` devices are called: those of a file that defines COMM_SPECS, [devices - 1], else CPUs. */
 static inline void setup(int devices) {
+#ifdef COMM_SPECS
+    static const char *const specs[] = COMM_SPECS;
+    context = context_of(specs[devices - 1]);
+#else
     char spec[16];
     snprintf(spec, sizeof spec, "cpu*%d", devices);
-    context = new_context(spec);
+    context = context_of(spec);
+#endif
     for (int i = 0; i < devices; i++) device[i] = cfx_device_at(context, i);
 }
 static inline void teardown(void) {
@@ -19,6 +25,18 @@ static inline void teardown(void) {
 }
 static inline void release(int n, cfx_tensor *xs) {
     for (int i = 0; i < n; i++) cfx_release(&xs[i]);
+}
+
+/* As says, of a message with the names of the first two devices for $0 and $1. */
+static inline int says_of(const char *part) {
+    char text[256];
+    size_t n = 0;
+    for (; *part && n + CF_NAME_BYTES < sizeof text; part++) {
+        if (*part == '$') n += (size_t)sprintf(text + n, "%s", cfx_device_name(device[*++part - '0']));
+        else text[n++] = *part;
+    }
+    text[n] = 0;
+    return says(text);
 }
 
 /* [n] of a dtype, all `value`. */

@@ -9,8 +9,8 @@
 typedef enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady, cudaErrorUnknown } cudaError_t;
 typedef struct cf_emulated_stream *cudaStream_t;
 typedef struct cf_emulated_event *cudaEvent_t;
-enum { cudaDevAttrMultiProcessorCount, cudaHostAllocMapped, cudaStreamNonBlocking, cudaEventDisableTiming };
-enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum { cudaDevAttrMultiProcessorCount, cudaHostAllocMapped, cudaHostAllocPortable, cudaStreamNonBlocking, cudaEventDisableTiming };
+enum { cudaMemcpyDefault };
 
 static inline cudaError_t cf_emulated_memory(void **out, size_t bytes) {
     *out = aligned_alloc(256, (bytes + 255) & ~(size_t)255);
