@@ -46,6 +46,7 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
 static void cuda_close(void *state) {
     cf_cuda_device *device = (cf_cuda_device *)state;
     cudaSetDevice(device->index);
+    cf_cuda_joined_end(device);
     cf_cuda_products_end(device);
     for (int q = 0; q < CF_CUDA_QUEUES; q++) {
         cf_cuda_queue *queue = &device->queue[q];
@@ -175,6 +176,7 @@ static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done) {
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[q];
     std::lock_guard<std::mutex> guard(queue->lock);
+    const uint64_t before = queue->done;
     while (queue->head < queue->tail) {
         const auto *mark = &queue->marks[queue->head % CF_CUDA_MARKS];
         const cudaError_t error = cudaEventQuery(mark->event);
@@ -187,6 +189,7 @@ static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done) {
         *done = queue->done;
         if (error != cudaSuccess) return cf_cuda_check(error, "a kernel");
     }
+    if (queue->joined) CF_TRY(cf_cuda_joined_watch(device, q, queue->done != before));
     return *done == queue->done ? look_for_fault(device->shared.fault) : CFX_OK;
 }
 
@@ -221,14 +224,24 @@ static void cuda_unpin(void *state, void *memory) {
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 
 extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
+extern const cf_collectives cf_cuda_collectives;
 
 static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_follow, cuda_copy, cuda_pin, cuda_unpin};
 
 extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_entry(void) {
-    static const cf_backend backend = {CFX_ABI_VERSION,   "cuda",          0,
-                                       cuda_count,        cuda_open,       cuda_close,
-                                       cuda_memory,       cuda_slab_new,   cuda_slab_free,
-                                       cuda_thread_begin, cuda_thread_end, cf_cuda_kernels,
-                                       &streams};
+    static const cf_backend backend = {CFX_ABI_VERSION,
+                                       "cuda",
+                                       0,
+                                       cuda_count,
+                                       cuda_open,
+                                       cuda_close,
+                                       cuda_memory,
+                                       cuda_slab_new,
+                                       cuda_slab_free,
+                                       cuda_thread_begin,
+                                       cuda_thread_end,
+                                       cf_cuda_kernels,
+                                       &streams,
+                                       &cf_cuda_collectives};
     return &backend;
 }

@@ -33,13 +33,23 @@ if(CONFLUX_NVCC)
     endif()
   endforeach()
   list(APPEND codes -gencode arch=compute_${newest},code=compute_${newest})
+  find_path(CONFLUX_NCCL_INCLUDE nccl.h HINTS ${cuda}/include)
+  set(without_nccl nccl_none)
+  if(NOT CONFLUX_NCCL_INCLUDE)
+    message(STATUS "There is no nccl.h: the CUDA plugin trains on one GPU, or on those that reach each other")
+    set(without_nccl nccl)
+    set(CONFLUX_NCCL_INCLUDE ${cuda}/include)
+  endif()
   set(objects "")
   foreach(file IN LISTS cuda_sources)
     cmake_path(GET file STEM name)
+    if(name STREQUAL without_nccl)
+      continue()
+    endif()
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-      COMMAND ${CONFLUX_NVCC} -std=c++17 -O3 ${codes} -I${CMAKE_SOURCE_DIR}/core -Xcompiler=-fPIC,-fvisibility=hidden
+      COMMAND ${CONFLUX_NVCC} -std=c++17 -O3 ${codes} -I${CMAKE_SOURCE_DIR}/core -I${CONFLUX_NCCL_INCLUDE} -Xcompiler=-fPIC,-fvisibility=hidden
               -MD -MF ${object}.d -c ${file} -o ${object}
       DEPENDS ${file} DEPFILE ${object}.d COMMENT "Building CUDA object ${name}.o" VERBATIM)
     list(APPEND objects ${object})
@@ -63,6 +73,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
   set(wrappers "")
   foreach(file IN LISTS cuda_sources)
     cmake_path(GET file STEM name)
+    if(name STREQUAL nccl_none)
+      continue()
+    endif()
     set(wrapper ${CMAKE_BINARY_DIR}/generated/emulated_${name}.cpp)
     file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"${file}\"\n" @ONLY)
     list(APPEND wrappers ${wrapper})
@@ -77,7 +90,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
 
   # Rows by themselves: the kernel tests of tests/c, over these kernels.
   set(rows ${wrappers})
-  list(FILTER rows EXCLUDE REGEX "emulated_backend.cpp$")
+  list(FILTER rows EXCLUDE REGEX "emulated_(backend|nccl).cpp$")
   add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp tests/cuda/emulated_rows.cpp)
   emulates(conflux_cuda_rows)
   foreach(name kernels kernels_make kernels_reduce layers select update products)
@@ -95,6 +108,11 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
   add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp)
   emulates(conflux_cuda_emulated)
   target_link_libraries(conflux_cuda_emulated PRIVATE libconflux)
-  set_target_properties(conflux_cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME conflux_cuda
+  add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
+  emulates(fake_nccl)
+  add_dependencies(conflux_cuda_emulated fake_nccl)
+  set_target_properties(fake_nccl PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2)
+  set_target_properties(conflux_cuda_emulated PROPERTIES OUTPUT_NAME conflux_cuda)
+  set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib BUILD_RPATH "$ORIGIN"
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
 endif()

@@ -2,6 +2,7 @@
 #ifndef CF_CUDA_DEVICE_CUH
 #define CF_CUDA_DEVICE_CUH
 
+#include <chrono>
 #include <mutex>
 
 #include "cuda/kernel.cuh"
@@ -26,6 +27,10 @@ struct cf_cuda_queue {
     uint64_t head, tail, done;
     void *scratch;
     size_t scratch_bytes;
+    struct cf_cuda_group *joined; /* nccl.cu's: of the collective launched last, until its kernel has run */
+    int rank;
+    uint64_t covering;                           /* the first mark after it; UINT64_MAX: it is not launched yet */
+    std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };
 
 /* What backend->open makes, one a (virtual) device.  `shared` is what kernels see, worker->local. */
@@ -37,6 +42,11 @@ struct cf_cuda_device {
 };
 
 static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
+
+/* nccl.cu: fails, on all its devices, a collective of queue q that a participant left alone, or that NCCL gave up. */
+cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed);
+/* Ends the groups of a device that closes. */
+void cf_cuda_joined_end(cf_cuda_device *device);
 
 cfx_status cf_cuda_products_begin(cf_cuda_device *device);
 void cf_cuda_products_end(cf_cuda_device *device);

@@ -113,8 +113,10 @@ struct cf_bf16 {
 #ifndef CF_EMULATED
 __device__ static inline float cf_to_float(cf_f16 x) { return __half2float(__ushort_as_half(x.bits)); }
 __device__ static inline float cf_to_float(cf_bf16 x) { return __bfloat162float(__ushort_as_bfloat16(x.bits)); }
-__device__ static inline cf_f16 cf_to_f16(float x) { return cf_f16{__half_as_ushort(__float2half_rn(x))}; }
-__device__ static inline cf_bf16 cf_to_bf16(float x) { return cf_bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
+__host__ __device__ static inline cf_f16 cf_to_f16(float x) { return cf_f16{__half_as_ushort(__float2half_rn(x))}; }
+__host__ __device__ static inline cf_bf16 cf_to_bf16(float x) {
+    return cf_bf16{__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
 #endif
 
 /* A number as an integer, by the CPU's rule: cut, the nearest where it is out of range, 0 where it is none. */

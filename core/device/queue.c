@@ -151,6 +151,12 @@ static cfx_status clear(cf_queue *queue) {
     return CFX_OK;
 }
 
+/* Or found by each participant of a collective. */
+static bool is_same(const cf_fault *a, const cf_fault *b) {
+    if (!a || !b) return false;
+    return a == b || (a->line == b->line && strcmp(a->source, b->source) == 0 && strcmp(a->message, b->message) == 0);
+}
+
 cfx_status cf_event_raise(cf_event e) {
     if (!e.queue || atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return CFX_OK;
     const cf_fault *fault = atomic_load(&e.queue->fault);
@@ -162,7 +168,7 @@ cfx_status cf_event_raise(cf_event e) {
     for (int32_t i = 0; i < context->nopen; i++) {
         for (int q = 0; q < CF_QUEUES; q++) {
             cf_queue *queue = &context->open[i]->queue[q];
-            if (atomic_load(&queue->fault) == fault) CF_TRY(clear(queue));
+            if (is_same(atomic_load(&queue->fault), fault)) CF_TRY(clear(queue));
         }
     }
     return cf_fault_raise(fault, "");

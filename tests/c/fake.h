@@ -213,7 +213,7 @@ static cfx_status fake_joined(cf_worker *worker, int q, bool *is) {
     for (int r = 0; r < g->n; r++)
         if (g->states[r] == worker->state) *is = g->rounds >= g->round[r];
     pthread_mutex_unlock(&g->lock);
-    return atomic_load(&fake_join_fails) ? cf_fail(CFX_EFAULT, "fake collectives: a peer is gone") : CFX_OK;
+    return atomic_load(&fake_join_fails) ? cf_fail(CFX_EFAULT, "fake collectives: cable cut") : CFX_OK;
 }
 
 static const cf_collectives fake_collectives = {"fakeccl", fake_group_of, fake_reach, fake_join, fake_joined};

@@ -1,15 +1,28 @@
-/* emulated_runtime.h: the part of CUDA's runtime that core/cuda/backend.cu uses, on the host: one GPU whose streams do
- * their work as it is launched. */
+/* emulated_runtime.h: the part of CUDA's runtime that core/cuda/backend.cu uses, on the host: GPUs whose streams do
+ * their work as it is launched; CONFLUX_EMULATED_GPUS of them, or one, which reach each other's memory if
+ * CONFLUX_EMULATED_PEERS is set. */
 #ifndef CF_EMULATED_RUNTIME_H
 #define CF_EMULATED_RUNTIME_H
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady, cudaErrorUnknown } cudaError_t;
+typedef enum cudaError_t {
+    cudaSuccess,
+    cudaErrorMemoryAllocation,
+    cudaErrorNotReady,
+    cudaErrorPeerAccessAlreadyEnabled,
+    cudaErrorUnknown
+} cudaError_t;
 typedef struct cf_emulated_stream *cudaStream_t;
 typedef struct cf_emulated_event *cudaEvent_t;
-enum { cudaDevAttrMultiProcessorCount, cudaHostAllocMapped, cudaHostAllocPortable, cudaStreamNonBlocking, cudaEventDisableTiming };
+enum {
+    cudaDevAttrMultiProcessorCount,
+    cudaHostAllocMapped,
+    cudaHostAllocPortable,
+    cudaStreamNonBlocking,
+    cudaEventDisableTiming
+};
 enum { cudaMemcpyDefault };
 
 static inline cudaError_t cf_emulated_memory(void **out, size_t bytes) {
@@ -19,7 +32,14 @@ static inline cudaError_t cf_emulated_memory(void **out, size_t bytes) {
 }
 static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 static inline const char *cudaGetErrorString(cudaError_t) { return "an emulated error"; }
-static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
+static inline cudaError_t cudaGetDeviceCount(int *n) {
+    const char *gpus = getenv("CONFLUX_EMULATED_GPUS");
+    return *n = gpus ? atoi(gpus) : 1, cudaSuccess;
+}
+static inline cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) {
+    return *can = getenv("CONFLUX_EMULATED_PEERS") != NULL, cudaSuccess;
+}
+static inline cudaError_t cudaDeviceEnablePeerAccess(int, int) { return cudaErrorPeerAccessAlreadyEnabled; }
 static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) { return *value = 4, cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {

@@ -2,11 +2,14 @@
 local program = require "tests.spec.program"
 
 local build = program.conflux:gsub("bin/conflux$", "")
+local emulated -- what makes conflux take the pretended GPU, where it is built
 
 local function exists(path)
   local file = io.open(path)
   return file ~= nil and file:close()
 end
+
+if exists(build .. "emulated/libconflux_cuda.so") then emulated = "CONFLUX_PLUGINS=" .. build .. "emulated" end
 
 -- The same script on the CPU and on the pretended GPU, two devices each: its losses.
 local function losses(arguments, devices, before)
@@ -26,15 +29,49 @@ describe("the CUDA plugin #program", function()
     assert.matches(exists(build .. "lib/libconflux_cuda.so") and "cuda has 0 devices: ." or "no CUDA plugin: .", out)
   end)
 
-  it("trains x2.lua to the CPU's losses with its kernels run on the CPU", function()
-    local emulated = build .. "emulated"
-    if not exists(emulated .. "/libconflux_cuda.so") then return pending "the emulated plugin is not built" end
-    local expected = losses("scripts/x2.lua", "cpu*2")
-    local got = losses("scripts/x2.lua", "cuda:0*2", "CONFLUX_PLUGINS=" .. emulated)
-    assert.equal(#expected, #got)
-    for i = 1, #expected do
-      assert.is_true(math.abs(got[i] - expected[i]) <= 1e-4 * math.abs(expected[i]) + 1e-4,
-        ("%g and %g"):format(got[i], expected[i]))
+  it("trains x2.lua to the CPU's losses with its kernels run on the CPU: on two parts of a GPU, on two GPUs, on both",
+    function()
+      if not emulated then return pending "the emulated plugin is not built" end
+      local expected = {[2] = losses("scripts/x2.lua", "cpu*2"), [3] = losses("scripts/x2.lua", "cpu*3")}
+      for devices, n in pairs {["cuda:0*2"] = 2, ["cuda*2"] = 2, ["cuda:0*2,cuda:1"] = 3} do
+        local got = losses("scripts/x2.lua", devices, emulated .. " CONFLUX_EMULATED_GPUS=2")
+        assert.equal(#expected[n], #got)
+        for i = 1, #got do
+          assert.is_true(math.abs(got[i] - expected[n][i]) <= 1e-4 * math.abs(expected[n][i]) + 1e-4,
+            ("%s: %g and %g"):format(devices, got[i], expected[n][i]))
+        end
+      end
+    end)
+
+  -- Three all-reduces between two GPUs; the third goes wrong, and so does what follows until new values are made.
+  local third = [[-e 'local cf = require "conflux"; for _ = 1, 2 do
+    local x = cf.withdevices(function(i) return cf.full(i, 10) end)
+    for k = 1, 3 do print(k, pcall(function() cf.allreduce("+", x); return x[1][1]:item() end)) end
+  end']]
+  local function between(environment)
+    local out, err, code = program.run("--devices 'cuda*2' " .. third,
+      table.concat({emulated, "CONFLUX_EMULATED_GPUS=2", environment}, " "))
+    assert.equal(0, code, err)
+    return out, err
+  end
+
+  it("says why GPUs cannot be joined, and trains on those that reach each other all the same", function()
+    if not emulated then return pending "the emulated plugin is not built" end
+    assert.matches("NCCL is too old: version 2704, expected 21400 or newer", (between "FAKE_NCCL=old"))
+    assert.matches("NCCL cannot join these GPUs: invalid usage: no network", (between "FAKE_NCCL=mute"))
+    local out, err = between "FAKE_NCCL=mute CONFLUX_EMULATED_PEERS=1"
+    assert.equal(("1\ttrue\t3\n2\ttrue\t6\n3\ttrue\t12\n"):rep(2), out)
+    assert.matches("warning: NCCL cannot join.*; replicas are joined in each other's memory instead\n$", err)
+  end)
+
+  it("ends a collective that fails on one GPU, or that one does not come to, on all, once, and goes on", function()
+    if not emulated then return pending "the emulated plugin is not built" end
+    for environment, reason in pairs {["FAKE_NCCL=fail"] = "NCCL on GPU %d: invalid usage: made to fail",
+      ["FAKE_NCCL=hang CONFLUX_COLLECTIVE_TIMEOUT=0.3"] = "a collective of 2 GPUs stood still for 0%.3 s on GPU %d"} do
+      local out = between(environment)
+      assert.matches("^1\ttrue\t3\n2\ttrue\t6\n3\tfalse\t[^\n]*allreduce: "
+        .. reason, out)
+      assert.matches("\n1\ttrue\t3\n2\ttrue\t6\n3\tfalse\t[^\n]*\n$", out)
     end
   end)
 end)

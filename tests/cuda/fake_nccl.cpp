@@ -1,0 +1,238 @@
+/* fake_nccl.cpp: a libnccl.so.2 for emulated GPUs, whose participants meet in the host's memory.
+ *
+ * It minds what the real one minds: that participants come in one order with like arguments, that nothing is asked of a
+ * communicator whose last call is not through, that none is used twice at a time.  FAKE_NCCL in the environment makes
+ * it old ("old"), unable to begin ("mute"), to fail in its third collective ("fail"), or to lose a participant there
+ * ("hang").
+ */
+#include "nccl.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <mutex>
+#include <vector>
+
+namespace {
+
+enum kind { ALL_REDUCE, REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
+typedef struct request {
+    kind what;
+    const void *in;
+    void *out;
+    size_t n;
+    ncclDataType_t type;
+    int op, root;
+} request;
+
+struct group {
+    ncclUniqueId id;
+    int n, came = 0, rounds = 0, aborted = 0;
+    std::vector<request> requests;
+    std::vector<int> round; /* that a participant is in */
+};
+
+std::mutex lock;
+std::vector<group *> groups;
+std::vector<double> scales; /* of operations made here: ncclAvg + 1 is the first */
+char last_error[160];
+int ids;
+
+bool mode(const char *name) {
+    const char *set = getenv("FAKE_NCCL");
+    return set && strcmp(set, name) == 0;
+}
+
+ncclResult_t wrong(const char *what) {
+    strncpy(last_error, what, sizeof last_error - 1);
+    return ncclInvalidUsage;
+}
+
+size_t size_of(ncclDataType_t type) {
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    return sizes[type];
+}
+
+float float_of(uint16_t half) {
+    const int exponent = half >> 10 & 31, mantissa = half & 1023;
+    const float size = exponent ? ldexpf(1024.0f + mantissa, exponent - 25) : ldexpf((float)mantissa, -24);
+    return half >> 15 ? -size : size;
+}
+uint16_t half_of(float x) { /* of numbers that tests use: cut, no overflow */
+    uint16_t best = 0;
+    for (uint32_t h = 0; h < 0x7C00; h++)
+        if (float_of((uint16_t)h) <= fabsf(x)) best = (uint16_t)h;
+    return x < 0 ? best | 0x8000 : best;
+}
+
+double get(const void *p, ncclDataType_t type, size_t i) {
+    switch (type) {
+    case ncclUint8: return ((const uint8_t *)p)[i];
+    case ncclInt32: return ((const int32_t *)p)[i];
+    case ncclInt64: return (double)((const int64_t *)p)[i];
+    case ncclFloat32: return ((const float *)p)[i];
+    case ncclFloat64: return ((const double *)p)[i];
+    case ncclFloat16: return float_of(((const uint16_t *)p)[i]);
+    default: break;
+    }
+    const uint32_t bits = (uint32_t)((const uint16_t *)p)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+void put(void *p, ncclDataType_t type, size_t i, double x) {
+    switch (type) {
+    case ncclUint8: ((uint8_t *)p)[i] = (uint8_t)x; return;
+    case ncclInt32: ((int32_t *)p)[i] = (int32_t)x; return;
+    case ncclInt64: ((int64_t *)p)[i] = (int64_t)x; return;
+    case ncclFloat32: ((float *)p)[i] = (float)x; return;
+    case ncclFloat64: ((double *)p)[i] = x; return;
+    case ncclFloat16: ((uint16_t *)p)[i] = half_of((float)x); return;
+    default: break;
+    }
+    const float y = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+double joined(const group *g, size_t i) {
+    const request &like = g->requests[0];
+    const double scale = like.op > ncclAvg ? scales[(size_t)(like.op - ncclAvg - 1)] : 1;
+    double x = get(g->requests[0].in, like.type, i) * scale;
+    for (int r = 1; r < g->n; r++) {
+        const double y = get(g->requests[(size_t)r].in, like.type, i) * scale;
+        x = like.op == ncclProd  ? x * y
+            : like.op == ncclMax ? (y > x ? y : x)
+            : like.op == ncclMin ? (y < x ? y : x)
+                                 : x + y;
+    }
+    return like.op == ncclAvg ? x / g->n : x;
+}
+
+void meet(group *g) {
+    const request &like = g->requests[0];
+    const size_t bytes = like.n * size_of(like.type), all = (size_t)g->n;
+    std::vector<std::vector<char>> results(all); /* first all are made: they may be asked for in place */
+    for (size_t r = 0; r < all; r++) {
+        results[r].resize(like.what == ALL_GATHER ? bytes * all : bytes);
+        if (like.what == BROADCAST) memcpy(results[r].data(), g->requests[(size_t)like.root].in, bytes);
+        else if (like.what == ALL_GATHER)
+            for (size_t s = 0; s < all; s++) memcpy(results[r].data() + s * bytes, g->requests[s].in, bytes);
+        else
+            for (size_t i = 0; i < like.n; i++)
+                put(results[r].data(), like.type, i, joined(g, i + (like.what == REDUCE_SCATTER ? r * like.n : 0)));
+    }
+    for (size_t r = 0; r < all; r++)
+        if (like.what != REDUCE || (int)r == like.root)
+            memcpy(g->requests[r].out, results[r].data(), results[r].size());
+}
+
+} // namespace
+
+struct ncclComm {
+    group *of;
+    int rank;
+    ncclResult_t state;
+};
+
+static bool is_through(const ncclComm *comm) { return comm->of->rounds >= comm->of->round[(size_t)comm->rank]; }
+
+static ncclResult_t come(ncclComm *comm, const request &mine) {
+    std::lock_guard<std::mutex> guard(lock);
+    group *g = comm->of;
+    if (!is_through(comm)) return wrong("the communicator's last call is not through");
+    if (g->rounds == 2 && mode("fail")) return wrong("made to fail");
+    g->round[(size_t)comm->rank] = g->rounds + 1;
+    if (g->rounds == 2 && mode("hang") && comm->rank == 1) return ncclInProgress; /* and is not counted */
+    g->requests[(size_t)comm->rank] = mine;
+    if (++g->came < g->n) return ncclInProgress;
+    for (const request &other : g->requests)
+        if (other.what != mine.what || other.n != mine.n || other.type != mine.type || other.root != mine.root)
+            return wrong("participants ask for different things");
+    meet(g);
+    g->came = 0;
+    g->rounds++;
+    return ncclSuccess;
+}
+
+#define VISIBLE extern "C" __attribute__((visibility("default")))
+
+VISIBLE ncclResult_t ncclGetVersion(int *version) { return *version = mode("old") ? 2704 : 22800, ncclSuccess; }
+VISIBLE const char *ncclGetErrorString(ncclResult_t result) {
+    return result == ncclInvalidUsage ? "invalid usage" : "a fake error";
+}
+VISIBLE const char *ncclGetLastError(ncclComm_t) { return last_error; }
+VISIBLE ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    memset(id, 0, sizeof *id);
+    memcpy(id->internal, &ids, sizeof ids);
+    ids++;
+    return mode("mute") ? wrong("no network") : ncclSuccess;
+}
+VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    std::lock_guard<std::mutex> guard(lock);
+    group *g = NULL;
+    if (config->blocking) return wrong("this would wait for ever in one thread");
+    for (group *known : groups)
+        if (memcmp(&known->id, &id, sizeof id) == 0) g = known;
+    if (!g) {
+        g = new group();
+        g->id = id;
+        g->n = n;
+        g->requests.resize((size_t)n);
+        g->round.resize((size_t)n);
+        groups.push_back(g);
+    }
+    *comm = new ncclComm{g, rank, ncclSuccess};
+    return ncclInProgress;
+}
+VISIBLE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    std::lock_guard<std::mutex> guard(lock);
+    *state = is_through(comm) ? ncclSuccess : ncclInProgress;
+    return ncclSuccess;
+}
+VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    std::lock_guard<std::mutex> guard(lock);
+    group *g = comm->of;
+    delete comm;
+    if (++g->aborted < g->n) return ncclSuccess;
+    for (size_t k = 0; k < groups.size(); k++)
+        if (groups[k] == g) groups.erase(groups.begin() + (long)k--);
+    delete g;
+    return ncclSuccess;
+}
+VISIBLE ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
+VISIBLE ncclResult_t ncclGroupEnd(void) { return ncclSuccess; }
+VISIBLE ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                   ncclComm_t comm, cudaStream_t) {
+    return come(comm, {ALL_REDUCE, in, out, n, type, op, -1});
+}
+VISIBLE ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
+                                ncclComm_t comm, cudaStream_t) {
+    return come(comm, {REDUCE, in, out, n, type, op, root});
+}
+VISIBLE ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
+                                   cudaStream_t) {
+    return come(comm, {BROADCAST, in, out, n, type, ncclSum, root});
+}
+VISIBLE ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
+                                   cudaStream_t) {
+    return come(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1});
+}
+VISIBLE ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                       ncclComm_t comm, cudaStream_t) {
+    return come(comm, {REDUCE_SCATTER, in, out, n, type, op, -1});
+}
+VISIBLE ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                              ncclScalarResidence_t residence, ncclComm_t comm) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (residence != ncclScalarHostImmediate || !is_through(comm)) return wrong("not now");
+    scales.push_back(get(scalar, type, 0));
+    *op = (ncclRedOp_t)(ncclAvg + (int)scales.size());
+    return ncclSuccess;
+}
+VISIBLE ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t) {
+    return op > ncclAvg ? ncclSuccess : wrong("not one of mine");
+}
