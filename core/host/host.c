@@ -24,13 +24,27 @@ static int users_level(lua_State *L) {
     return 0;
 }
 
+static int add_traceback(lua_State *L);
+
+/* Whether the call at hand has failed already, and its message is being made. */
+static int has_failed(lua_State *L) {
+    lua_Debug frame;
+    if (!lua_getstack(L, 0, &frame)) return 0;
+    lua_getinfo(L, "f", &frame);
+    const int found = lua_tocfunction(L, -1) == add_traceback;
+    lua_pop(L, 1);
+    return found;
+}
+
 /* An interrupt raises the context's flag and arms this hook; whichever is seen first raises the error.  The
- * flag is found down here if a Conflux call saw it: one interrupt, one error. */
+ * flag is found down here if a Conflux call saw it: one interrupt, one error.  None is raised where the signal has
+ * cut off a read of the script's (EINTR), which ends the call as well. */
 static void stop(lua_State *L, lua_Debug *at) {
     (void)at;
     lua_sethook(L, NULL, 0, 0);
     cfx_context *context = atomic_load(&interruptible);
     if (context && cfx_check(context) == CFX_OK) return;
+    if (has_failed(L)) return;
     luaL_where(L, users_level(L)); /* not luaL_error: a hook has no frame of its own */
     lua_pushliteral(L, "interrupted!");
     lua_concat(L, 2);

@@ -79,6 +79,16 @@ function bench.program()
   return ffi.string(room, n)
 end
 
+--- A shell command that is ended after so many seconds, where the machine has `timeout`; its exit status is then
+-- 124.  In the foreground, so that Ctrl-C reaches it.
+---@param command string
+---@param seconds integer
+---@return string
+function bench.limited(command, seconds)
+  if os.execute "command -v timeout >/dev/null" ~= 0 then return command end
+  return ("timeout --foreground -k 5 %d %s"):format(seconds, command)
+end
+
 --- The library of scripts/bench/floor.c: CONFLUX_FLOOR, or the one that was built beside the program.
 function bench.floor()
   local path = os.getenv "CONFLUX_FLOOR" or bench.program():gsub("[^/]+/[^/]+$", "lib/libconflux_floor.so")
@@ -96,8 +106,8 @@ bench.cases = {
   -- DESIGN.md, section 7: x^2 by its samples.  A batch this small shows what a step costs beside its products.
   mlp16 = {
     sizes = {1, 256, 512, 256, 1}, act = "tanh", batch = 16,
-    samples = function(cf)
-      local x = cf.rand(16, 1)
+    samples = function(cf, batch)
+      local x = cf.rand(batch, 1)
       return x, x ^ 2
     end,
     loss = function(_, m, x, y) return ((m(x) - y) ^ 2):sum() end,
@@ -105,7 +115,7 @@ bench.cases = {
   -- Fashion-MNIST's shapes.
   mlp64 = {
     sizes = {784, 512, 256, 10}, act = "relu", batch = 64,
-    samples = function(cf) return cf.rand(64, 784), cf.randint(0, 9, 64) end,
+    samples = function(cf, batch) return cf.rand(batch, 784), cf.randint(0, 9, batch) end,
     loss = function(nn, m, x, y) return nn.crossentropy(m(x), y) end,
   },
 }
@@ -124,7 +134,7 @@ function bench.trainer(cf, case)
   local models = cf.replicate(nn.Chain(unpack(layers)))
   local opt = optim.Adam(1e-3)
   local states = cf.withdevices(function(i) return opt:setup(models[i]) end)
-  local xs, ys = cf.withdevices(function() return case.samples(cf) end)
+  local xs, ys = cf.withdevices(function() return case.samples(cf, case.batch) end)
   return function()
     local losses, grads = cf.withdevices(function(i)
       return cf.withgradient(function(m) return case.loss(nn, m, xs[i], ys[i]) end, models[i])

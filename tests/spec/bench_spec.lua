@@ -22,7 +22,7 @@ local function assert_figures(expected, figures, text)
 end
 
 describe("benchmarks #program", function()
-  for _, name in ipairs {"mlp", "dispatch", "allreduce", "memory"} do
+  for _, name in ipairs {"mlp", "dispatch", "allreduce", "memory", "gpu"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")
       assert.truthy(text:find(name .. ".lua [--quick]", 1, true), text)
@@ -62,5 +62,40 @@ describe("benchmarks #program", function()
     assert.equal("B", figures.memory_growth_bytes[2])
     assert.is_truthy(figures.memory_pool_growth_bytes, text)
     assert_figures({memory_peak_bytes = "B"}, figures, text)
+  end)
+
+  it("gpu measures its parts on any device", function()
+    local text, figures = run "gpu.lua --quick --device cpu:0 --only mlp2,matmul,optim,allreduce2,transfer"
+    local expected = {
+      mlp16_2dev_float32_us = "us", mlp16_2dev_float32_read_us = "us", mlp16_2dev_float32_floor_us = "us",
+      mlp64_2dev_tf32_over_floor = "ratio", matmul_32_bfloat16_tflops = "TFLOP/s", matmul_32_nt_tf32_of_peak = "ratio",
+      optim_copy_gb_per_s = "GB/s", adam_gb_per_s = "GB/s", momentum_of_bandwidth = "ratio",
+      allreduce_2dev_64KiB_gb_per_s = "GB/s", transfer_up_64KiB_gb_per_s = "GB/s", add_and_read_number_us = "us",
+    }
+    assert_figures(expected, figures, text)
+    assert.is_nil(text:find("failed", 1, true), text)
+  end)
+
+  it("gpu goes on after a part that fails, and says so", function()
+    local out, _, code = program.run "scripts/bench/gpu.lua --quick --device cpu:nine --only dispatch,reduce"
+    assert.matches("failed reduce: [^\n]+\npart reduce: [^\n]+\nfailed dispatch: [^\n]+\n", out)
+    assert.equal(1, code)
+    assert.equal(2, select(3, program.run "scripts/bench/gpu.lua --only nothing"))
+  end)
+
+  it("gpu ends a part that takes too long", function()
+    local out, _, code = program.run "scripts/bench/gpu.lua --device cpu:0 --limit 1 --only matmul"
+    assert.matches("failed matmul: not done after 1 s", out, 1, true)
+    assert.equal(1, code)
+  end)
+
+  it("gpu compares its figures with PyTorch's", function()
+    local ours = program.file "figure adam_gb_per_s 30 GB/s\nfigure adam_of_bandwidth 0.9 ratio\nfigure x_us 5 us\n"
+    local theirs = program.file("figure peer_adam_gb_per_s 20 GB/s\nfigure peer_x_us_eager 15 us\n" ..
+      "figure peer_x_us_graphs 10 us\n")
+    local out, err = program.run(("scripts/bench/gpu.lua --compare %s %s"):format(ours, theirs))
+    program.clean()
+    assert.truthy(out:find("| adam_gb_per_s | 30 GB/s | 0.90 of bandwidth | 20 | 1.50 |", 1, true), out .. err)
+    assert.truthy(out:find("| x_us | 5 µs |  | 15 eager, 10 graphs | 2.00 |", 1, true), out .. err)
   end)
 end)

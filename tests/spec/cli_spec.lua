@@ -142,6 +142,13 @@ describe("conflux #program", function()
     assert.equal(1, code)
   end)
 
+  it("says where Ctrl-C cut off a read", function()
+    local _, err, code = shell("timeout --foreground --preserve-status -s INT 1 " .. conflux
+      .. [[ -e 'io.popen("sleep 2"):lines()()']])
+    assert.matches("^conflux: [^\n]*Interrupted system call\nstack traceback:\n", err)
+    assert.equal(1, code)
+  end)
+
   it("ends at the second Ctrl-C", function()
     local _, _, code = shell(conflux .. [[ -e 'jit.off() while true do pcall(function() while true do end end) end' &
       pid=$!; sleep 1; kill -INT $pid; sleep 0.2; kill -INT $pid; wait $pid]])
