@@ -22,11 +22,12 @@ typedef std::chrono::steady_clock::time_point moment;
 
 /* ---- the library -------------------------------------------------------------------------------------------- */
 
-#define NCCL_FUNCTIONS(X)                                                                                    \
-    X(GetVersion)                                                                                            \
-    X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort) \
-        X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter)          \
-            X(RedOpCreatePreMulSum) X(RedOpDestroy)
+// clang-format off
+#define NCCL_FUNCTIONS(X)                                                                                     \
+    X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig) X(CommGetAsyncError) \
+    X(CommAbort) X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter)  \
+    X(RedOpCreatePreMulSum) X(RedOpDestroy)
+// clang-format on
 
 static struct {
 #define X(name) decltype(&nccl##name) name;
