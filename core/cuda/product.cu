@@ -7,9 +7,8 @@
 #include <new>
 
 #include "cuda/device.cuh"
-#ifndef CF_EMULATED
-#include <cublasLt.h>
-#endif
+
+#include <cublasLt.h> // after what the emulated one rests on
 
 extern "C" cfx_status cf_cuda_elementwise(cf_worker *worker, const cf_call *call);
 extern "C" cfx_status cf_cuda_copy(cf_worker *worker, const cf_call *call);
@@ -72,34 +71,19 @@ template <class C> static cfx_status run_any(cf_worker *worker, const task *t) {
 
 /* ---- cuBLASLt ----------------------------------------------------------------------------------------------- */
 
-#ifdef CF_EMULATED
-
-struct cf_cuda_products {};
-cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
-    device->products = NULL;
-    return CFX_OK;
-}
-void cf_cuda_products_end(cf_cuda_device *device) { (void)device; }
-/* Whether the product was made; if not, it is for our own kernel. */
-static cfx_status run_library(cf_worker *worker, const task *t, bool *made, bool *activated) {
-    (void)worker;
-    (void)t;
-    *made = *activated = false;
-    return CFX_OK;
-}
-
-#else
-
 enum { WORKSPACE = 32 << 20 }; /* what Hopper's kernels want */
 
 /* All that an algorithm depends on. */
 struct shape_key {
     int64_t n, m, k, batch, lda, ldb, ldy, sa, sb, sy;
     int32_t dtype, ta, tb, add, epilogue, precision;
+    uint32_t align_a, align_b, align_y; /* bytes */
+    uint32_t none;
     bool operator<(const shape_key &o) const { return memcmp(this, &o, sizeof o) < 0; }
 };
 
 struct plan {
+    bool exists; /* else cuBLASLt has no algorithm for it */
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, y;
     cublasLtMatmulAlgo_t algorithm;
@@ -169,6 +153,25 @@ static cfx_status layout_new(cublasLtMatrixLayout_t *out, cudaDataType_t type, i
     return CFX_OK;
 }
 
+static cfx_status preference_new(const shape_key *k, cublasLtMatmulPreference_t *out) {
+    const size_t room = WORKSPACE;
+    /* a split along k that adds with atomics would give other bits in every run */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    const struct {
+        decltype(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) what;
+        const void *value;
+        size_t bytes;
+    } all[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room},
+               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_b, sizeof k->align_b},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_a, sizeof k->align_a},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_y, sizeof k->align_y},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_y, sizeof k->align_y}};
+    LT(cublasLtMatmulPreferenceCreate(out));
+    for (const auto &one : all) LT(cublasLtMatmulPreferenceSetAttribute(*out, one.what, one.value, one.bytes));
+    return CFX_OK;
+}
+
 /* cuBLASLt thinks in columns: it makes y' [m, n] = b' a'. */
 static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
     const cudaDataType_t type = type_of(k->dtype), scale = k->dtype == CFX_FLOAT64 ? CUDA_R_64F : CUDA_R_32F;
@@ -182,22 +185,36 @@ static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
     CF_TRY(layout_new(&out->a, type, k->ta ? k->n : k->k, k->ta ? k->k : k->n, k->lda, k->batch, k->sa));
     CF_TRY(layout_new(&out->y, type, k->m, k->n, k->ldy, k->batch, k->sy));
     cublasLtMatmulPreference_t preference;
-    const size_t room = WORKSPACE;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
-    LT(cublasLtMatmulPreferenceCreate(&preference));
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
-    /* a split along k that adds with atomics would give other bits in every run */
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE;
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
-                                         sizeof schemes);
+    CF_TRY(preference_new(k, &preference));
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(p->handle, out->description, out->b, out->a, out->y,
                                                                  out->y, preference, 1, &result, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_SUCCESS && found == 0) return CFX_ESTATE;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return CFX_OK;
     LT(status);
-    out->algorithm = result.algo;
+    out->exists = found > 0;
+    if (found > 0) out->algorithm = result.algo;
     return CFX_OK;
+}
+
+static cfx_status plan_of(cf_cuda_products *p, const shape_key *key, plan **out) {
+    auto found = p->plans.find(*key);
+    if (found == p->plans.end()) {
+        plan made = {};
+        const cfx_status status = plan_new(p, key, &made);
+        if (status != CFX_OK) drop(&made);
+        CF_TRY(status);
+        found = p->plans.emplace(*key, made).first;
+    }
+    *out = &found->second;
+    return CFX_OK;
+}
+
+static uint32_t alignment(const void *p) {
+    uint32_t bytes = 256;
+    while ((uintptr_t)p % bytes) bytes /= 2;
+    return bytes;
 }
 
 /* How a matrix [rows, cols] of `dtype` lies: 0 row-major, 1 column-major, -1 neither; `ld` its leading dimension. */
@@ -217,50 +234,35 @@ static int lies(const cf_view *v, int dtype, int64_t *ld) {
 
 /* The one stride over all batch dimensions; false if there is none. */
 static bool batch_of(const cf_view *v, int64_t *stride) {
+    bool is_first = true;
     int64_t expected = 0;
     *stride = 0;
     for (int d = v->ndim - 3; d >= 0; d--) {
         if (v->shape[d] == 1) continue;
-        if (expected == 0) *stride = v->stride[d];
+        if (is_first) *stride = v->stride[d];
         else if (v->stride[d] != expected) return false;
+        is_first = false;
         expected = v->stride[d] * v->shape[d];
-        if (v->stride[d] == 0) expected = 0;
     }
     return true;
 }
 
-static cfx_status run_library(cf_worker *worker, const task *t, bool *made, bool *activated) {
-    cf_cuda_device *device = cf_cuda_device_of(worker);
+/* Fills the key but for its epilogue; false if cuBLASLt does not take such memory. */
+static bool key_of(const task *t, shape_key *key) {
+    memset(key, 0, sizeof *key); /* it is compared by its bytes */
+    key->n = rows_of(&t->y), key->m = cols_of(&t->y), key->k = cols_of(&t->a);
+    key->batch = cf_view_numel(&t->y) / (key->n * key->m);
+    key->dtype = t->dtype, key->add = t->add, key->precision = t->precision;
+    key->align_a = alignment(t->a.data), key->align_b = alignment(t->b.data), key->align_y = alignment(t->y.data);
+    const int a = lies(&t->a, t->dtype, &key->lda), b = lies(&t->b, t->dtype, &key->ldb);
+    key->ta = a, key->tb = b;
+    return cf_is_float(t->dtype) && key->batch <= INT32_MAX && a >= 0 && b >= 0 &&
+           lies(&t->y, t->dtype, &key->ldy) == 0 && batch_of(&t->a, &key->sa) && batch_of(&t->b, &key->sb) &&
+           batch_of(&t->y, &key->sy);
+}
+
+static cfx_status run_plan(cf_cuda_device *device, const task *t, const plan *use) {
     cf_cuda_products *p = device->products;
-    shape_key key;
-    memset(&key, 0, sizeof key); /* it is compared by its bytes */
-    key.n = rows_of(&t->y), key.m = cols_of(&t->y), key.k = cols_of(&t->a);
-    key.batch = cf_view_numel(&t->y) / (key.n * key.m);
-    key.dtype = t->dtype, key.add = t->add, key.precision = t->precision;
-    *made = *activated = false;
-    const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || key.m == 1);
-    if (!cf_is_float(t->dtype) || (t->bias && !has_bias) || key.batch > INT32_MAX) return CFX_OK;
-    const int a = lies(&t->a, t->dtype, &key.lda), b = lies(&t->b, t->dtype, &key.ldb);
-    if (a < 0 || b < 0 || lies(&t->y, t->dtype, &key.ldy) != 0) return CFX_OK;
-    if (!batch_of(&t->a, &key.sa) || !batch_of(&t->b, &key.sb) || !batch_of(&t->y, &key.sy)) return CFX_OK;
-    key.ta = a, key.tb = b;
-    const bool relu = t->act == CF_OP_relu;
-    key.epilogue = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                            : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
-    auto found = p->plans.find(key);
-    if (found == p->plans.end()) {
-        plan made_plan = {};
-        const cfx_status status = plan_new(p, &key, &made_plan);
-        if (status != CFX_OK) drop(&made_plan);
-        if (status == CFX_ESTATE) return CFX_OK; /* it has no kernel for that */
-        CF_TRY(status);
-        found = p->plans.emplace(key, made_plan).first;
-    }
-    plan *use = &found->second;
-    if (has_bias) {
-        const void *bias = t->bias->data;
-        LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    }
     const double one64 = 1, beta64 = t->add;
     const float one32 = 1, beta32 = (float)t->add;
     const bool is_double = t->dtype == CFX_FLOAT64;
@@ -268,44 +270,84 @@ static cfx_status run_library(cf_worker *worker, const task *t, bool *made, bool
     LT(cublasLtMatmul(p->handle, use->description, one, t->b.data, use->b, t->a.data, use->a, beta, t->y.data, use->y,
                       t->y.data, use->y, &use->algorithm, p->workspace[device->selected], WORKSPACE,
                       device->queue[device->selected].stream));
-    *made = true;
-    *activated = relu;
     return CFX_OK;
 }
 
-#endif
+/* What of a task has been done. */
+struct done {
+    bool product, bias, activation;
+};
+
+/* Bias and relu go along where cuBLASLt has them for such a product. */
+static cfx_status run_library(cf_worker *worker, const task *t, done *d) {
+    cf_cuda_device *device = cf_cuda_device_of(worker);
+    shape_key key;
+    plan *use = NULL;
+    if (!key_of(t, &key)) return CFX_OK;
+    const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || key.m == 1);
+    const bool relu = t->act == CF_OP_relu && (has_bias || !t->bias);
+    const int32_t fused = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                   : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    key.epilogue = fused;
+    CF_TRY(plan_of(device->products, &key, &use));
+    if (!use->exists && fused != CUBLASLT_EPILOGUE_DEFAULT) {
+        key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        CF_TRY(plan_of(device->products, &key, &use));
+    }
+    if (!use->exists) return CFX_OK;
+    const bool fuses = key.epilogue == fused;
+    if (fuses && has_bias) {
+        const void *bias = t->bias->data;
+        LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    }
+    CF_TRY(run_plan(device, t, use));
+    *d = {true, fuses && has_bias, fuses && relu};
+    return CFX_OK;
+}
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
-union one_view {
+union few_views {
     cf_call call;
-    char room[sizeof(cf_call) + 2 * sizeof(cf_view)];
+    char room[sizeof(cf_call) + 3 * sizeof(cf_view)];
 };
 
-/* Another row's call: y alone, or y <- y in place. */
-static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, bool in_place) {
-    one_view c;
+/* Another row's call: y alone, y <- y in place, or y <- y and `other`. */
+static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, int inputs, const cf_view *other) {
+    few_views c;
     memset(&c, 0, sizeof c);
     c.call.op = (uint16_t)op;
     c.call.dtype = (uint8_t)t->dtype;
     c.call.nout = 1;
-    c.call.nin = in_place;
+    c.call.nin = (uint8_t)inputs;
     c.call.p[0] = t->p0;
     c.call.p[1] = t->p1;
-    memcpy(c.room + sizeof(cf_call), &t->y, sizeof t->y);
-    memcpy(c.room + sizeof(cf_call) + sizeof(cf_view), &t->y, sizeof t->y);
+    const cf_view *views[] = {&t->y, &t->y, other};
+    for (int k = 0; k <= inputs; k++)
+        memcpy(c.room + sizeof(cf_call) + (size_t)k * sizeof(cf_view), views[k], sizeof t->y);
     return kernel(worker, &c.call);
 }
 
+static cfx_status add_bias(cf_worker *worker, const task *t) {
+    cf_view wide = t->y; /* bias, repeated over all but the last dimension */
+    wide.data = t->bias->data;
+    wide.dtype = t->bias->dtype;
+    for (int d = 0; d < wide.ndim; d++) wide.stride[d] = d == wide.ndim - 1 ? t->bias->stride[0] : 0;
+    return on_y(worker, cf_cuda_elementwise, CF_OP_add, t, 2, &wide);
+}
+
 static cfx_status multiply(cf_worker *worker, const task *t) {
-    bool made = false, activated = false;
+    done d = {false, false, false};
     if (cf_view_numel(&t->y) == 0) return CFX_OK;
-    CF_TRY(run_library(worker, t, &made, &activated));
-    if (!made)
+    CF_TRY(run_library(worker, t, &d));
+    if (!d.product) {
         CF_TRY((cf_cuda_compute_of(t->dtype) == CF_CUDA_F32   ? run_any<float>(worker, t)
                 : cf_cuda_compute_of(t->dtype) == CF_CUDA_F64 ? run_any<double>(worker, t)
                                                               : run_any<uint64_t>(worker, t)));
-    return t->act >= 0 && !activated ? on_y(worker, cf_cuda_elementwise, t->act, t, true) : CFX_OK;
+        d.bias = true;
+    }
+    if (t->bias && !d.bias) CF_TRY(add_bias(worker, t));
+    return t->act >= 0 && !d.activation ? on_y(worker, cf_cuda_elementwise, t->act, t, 1, NULL) : CFX_OK;
 }
 
 extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
@@ -313,7 +355,7 @@ extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
               NULL,       call->dtype,          call->i[0] != 0,
               -1,         (int)call->i[1],      0,
               0};
-    if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, false);
+    if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, 0, NULL);
     for (int d = 0; d < t.y.ndim - 2; d++) { /* a batch dimension of size 1 is repeated where y has more */
         if (t.a.shape[d] == 1) t.a.stride[d] = 0;
         if (t.b.shape[d] == 1) t.b.stride[d] = 0;
@@ -335,7 +377,7 @@ extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
     if (cols_of(&t.a) == 0) { /* our kernel's sum over nothing */
         if (cf_view_numel(&t.y) == 0) return CFX_OK;
         CF_TRY((cf_cuda_compute_of(t.dtype) == CF_CUDA_F64 ? run_any<double>(worker, &t) : run_any<float>(worker, &t)));
-        return t.act >= 0 ? on_y(worker, cf_cuda_elementwise, t.act, &t, true) : CFX_OK;
+        return t.act >= 0 ? on_y(worker, cf_cuda_elementwise, t.act, &t, 1, NULL) : CFX_OK;
     }
     return multiply(worker, &t);
 }

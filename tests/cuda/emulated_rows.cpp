@@ -1,9 +1,9 @@
 /* emulated_rows.cpp: what core/cuda/backend.cu gives kernels otherwise, for C tests that call rows by themselves. */
-#include "cuda/kernel.cuh"
+#include "cuda/device.cuh"
 #include "emulated_backend.h"
 
 static cf_cuda_fault fault;
-static cf_cuda local = {NULL, 4, &fault};
+static cf_cuda_device device;
 static void *scratch;
 
 void *cf_cuda_scratch(cf_worker *, size_t bytes) {
@@ -14,14 +14,20 @@ void *cf_cuda_scratch(cf_worker *, size_t bytes) {
 }
 
 cfx_status cf_cuda_launched(const char *) { return CFX_OK; }
+cfx_status cf_cuda_check(cudaError_t, const char *) { return CFX_OK; }
 
 void cf_emulated_begin(cf_worker *worker) {
-    worker->local = &local;
+    device.shared.sms = 4;
+    device.shared.fault = &fault;
+    worker->state = &device;
+    worker->local = &device.shared;
     memset(&fault, 0, sizeof fault);
+    if (cf_cuda_products_begin(&device) != CFX_OK) abort();
 }
 
 void cf_emulated_end(cf_worker *worker) {
-    worker->local = NULL;
+    cf_cuda_products_end(&device);
+    worker->state = worker->local = NULL;
     free(scratch);
     scratch = NULL;
 }
