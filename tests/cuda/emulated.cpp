@@ -1,4 +1,5 @@
 /* emulated.cpp: the fibers and half types of emulated.h. */
+#include <setjmp.h>
 #include <stdio.h>
 #include <ucontext.h>
 
@@ -14,27 +15,32 @@ typedef enum fiber_state { RUNS, MEETS_BLOCK, MEETS_WARP, ENDED } fiber_state;
 
 static thread_local struct fibers {
     ~fibers() { free(stacks); }
-    ucontext_t scheduler, fiber[MOST];
+    ucontext_t begin;
+    jmp_buf scheduler, fiber[MOST];
     fiber_state state[MOST];
+    bool has_begun[MOST];
     char *stacks;
     unsigned current;
     void (*body)(void *);
     void *context;
 } team;
 
-static void fiber_main(void) {
-    team.body(team.context);
-    team.state[team.current] = ENDED;
-    swapcontext(&team.fiber[team.current], &team.scheduler);
-}
-
-static void meet(fiber_state at) {
+/* Once begun, fibers are switched by jumps: a swapped context would cost two system calls. */
+static void leave(fiber_state at) {
     const unsigned me = team.current;
     team.state[me] = at;
-    swapcontext(&team.fiber[me], &team.scheduler);
+    if (_setjmp(team.fiber[me]) == 0) _longjmp(team.scheduler, 1);
 }
-void cf_emulate_meet_block(void) { meet(MEETS_BLOCK); }
-void cf_emulate_meet_warp(void) { meet(MEETS_WARP); }
+
+static void fiber_main(void) {
+    for (;;) { /* each time for another block */
+        team.body(team.context);
+        leave(ENDED);
+    }
+}
+
+void cf_emulate_meet_block(void) { leave(MEETS_BLOCK); }
+void cf_emulate_meet_warp(void) { leave(MEETS_WARP); }
 
 /* Whether threads [from, to) have all ended or come to `at`; then they run on. */
 static bool release(unsigned from, unsigned to, fiber_state at) {
@@ -48,13 +54,22 @@ static bool release(unsigned from, unsigned to, fiber_state at) {
     return some;
 }
 
-static void prepare(unsigned t) {
-    getcontext(&team.fiber[t]);
-    team.fiber[t].uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
-    team.fiber[t].uc_stack.ss_size = STACK;
-    team.fiber[t].uc_link = NULL;
-    makecontext(&team.fiber[t], fiber_main, 0);
-    team.state[t] = RUNS;
+static void begin(unsigned t) {
+    team.has_begun[t] = true;
+    getcontext(&team.begin);
+    team.begin.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    team.begin.uc_stack.ss_size = STACK;
+    team.begin.uc_link = NULL;
+    makecontext(&team.begin, fiber_main, 0);
+    setcontext(&team.begin);
+}
+
+/* Runs thread t until it ends or meets others. */
+static void run(unsigned t) {
+    team.current = threadIdx.x = t;
+    if (_setjmp(team.scheduler)) return;
+    if (team.has_begun[team.current]) _longjmp(team.fiber[team.current], 1);
+    begin(team.current);
 }
 
 void cf_emulate_team(void (*body)(void *), void *context) {
@@ -63,14 +78,13 @@ void cf_emulate_team(void (*body)(void *), void *context) {
     if (!team.stacks) abort();
     team.body = body;
     team.context = context;
-    for (unsigned t = 0; t < n; t++) prepare(t);
+    for (unsigned t = 0; t < n; t++) team.state[t] = RUNS;
     for (;;) {
         bool ran = false;
         for (unsigned t = 0; t < n; t++) {
             if (team.state[t] != RUNS) continue;
             ran = true;
-            team.current = threadIdx.x = t;
-            swapcontext(&team.scheduler, &team.fiber[t]);
+            run(t);
         }
         bool freed = release(0, n, MEETS_BLOCK);
         for (unsigned from = 0; !freed && from < n; from += 32)
