@@ -4,15 +4,26 @@
 local cf = require "conflux"
 local nn, optim = cf.nn, cf.optim
 
-local USAGE = [[
+-- A bundle may bring the files along; else they are where Debian's dataset-fashion-mnist installs them.
+local function data_directory()
+  local carried = arg[0]:gsub("[^/]*$", "") .. "../share/datasets/fashion-mnist"
+  local file = io.open(carried .. "/train-labels-idx1-ubyte.gz")
+  if not file then return "/usr/share/datasets/fashion-mnist" end
+  file:close()
+  return carried
+end
+
+local options = {data = data_directory(), epochs = 3, batch = 64, lr = 3e-3, seed = 1}
+
+local USAGE = ([[
 usage: conflux scripts/fashion.lua [options]
-  --data DIR      where the IDX files are       (/usr/share/datasets/fashion-mnist)
+  --data DIR      where the IDX files are       (%s)
   --epochs N      passes over the samples       (3)
   --batch N       samples a device takes a step (64)
   --lr RATE       peak of the one-cycle rate    (3e-3)
   --devices SPEC  such as cpu*2                 (those of the run)
   --seed N        of weights and shuffling      (1)
-]]
+]]):format(options.data)
 
 local function quit(message)
   io.stderr:write("fashion.lua: ", message, "\n", USAGE)
@@ -21,7 +32,6 @@ end
 
 -- ---- options ------------------------------------------------------------------------------------------------
 
-local options = {data = "/usr/share/datasets/fashion-mnist", epochs = 3, batch = 64, lr = 3e-3, seed = 1}
 local texts = {data = true, devices = true}
 
 local function read_options(arguments)

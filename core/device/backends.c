@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "device/libraries.h"
 
 /* ---- backends --------------------------------------------------------------------------------------- */
 
@@ -18,10 +19,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const cf_backend *added[MOST];
 static int32_t nadded;
 static bool has_tried_cuda;
-static char why_no_cuda[256];
+static char why_no_cuda[512];
 
-/* Opens libconflux_cuda.so in the directory CONFLUX_PLUGINS, else beside this library, else where the system looks.
- * Never closed. */
+/* Opens libconflux_cuda.so in the directory CONFLUX_PLUGINS, else beside this library, else where the system looks. */
 static void load_cuda(void) {
     Dl_info here;
     char path[4096];
@@ -32,11 +32,8 @@ static void load_cuda(void) {
         snprintf(path, sizeof path, "%.*s/libconflux_cuda.so", (int)(slash - here.dli_fname), here.dli_fname);
     else snprintf(path, sizeof path, "libconflux_cuda.so");
     if (!(wanted && *wanted) && access(path, F_OK) != 0) snprintf(path, sizeof path, "libconflux_cuda.so");
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        snprintf(why_no_cuda, sizeof why_no_cuda, "%s", dlerror());
-        return;
-    }
+    void *library = cf_library_open(path, why_no_cuda, sizeof why_no_cuda);
+    if (!library) return;
     const cf_backend *(*entry)(void);
     *(void **)&entry = dlsym(library, "cf_backend_entry");
     const cf_backend *backend = entry ? entry() : NULL;

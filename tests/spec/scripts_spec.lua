@@ -27,7 +27,7 @@ describe("scripts/x2.lua #program", function()
 end)
 
 describe("scripts/fashion.lua #program", function()
-  local data = "/usr/share/datasets/fashion-mnist"
+  local data = run "scripts/fashion.lua --help":match "%-%-data DIR.-%((.-)%)"
   local handle = io.open(data .. "/train-images-idx3-ubyte.gz")
   if handle then handle:close() end
 
