@@ -92,6 +92,9 @@ CFX_API const char *cfx_version(void);
 CFX_API const char *cfx_error(void);
 /* Sets it: for plugins. */
 CFX_API void cfx_error_set(const char *message);
+/* A library of CUDA's by its name, from wherever such libraries lie (CONFLUX_CUDA_PATH), for plugins; NULL, and why in
+ * the message.  It stays open. */
+CFX_API void *cfx_library_open(const char *name);
 /* The name ("float32") and the size in bytes of a dtype; the dtype of a name, or -1. */
 CFX_API const char *cfx_dtype_name(int32_t dtype);
 CFX_API int32_t cfx_dtype_size(int32_t dtype);

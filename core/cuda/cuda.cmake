@@ -65,10 +65,11 @@ endif()
 
 # ---- the kernels on the CPU ---------------------------------------------------------------------------------
 
-# Fibers and sanitizers do not know each other's stacks.
+# ThreadSanitizer does not know fibers.
 include(CheckLanguage)
 check_language(CXX)
-if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMAKE_C_COMPILER_ID STREQUAL GNU)
+if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES thread
+   AND CMAKE_C_COMPILER_ID STREQUAL GNU)
   enable_language(CXX)
   set(wrappers "")
   foreach(file IN LISTS cuda_sources)
@@ -104,7 +105,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
     set_tests_properties(cuda_${name}_test PROPERTIES TIMEOUT 300)
   endforeach()
 
-  # The whole plugin on a pretended GPU: build/emulated/libconflux_cuda.so, for LD_LIBRARY_PATH.
+  # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
   add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp)
   emulates(conflux_cuda_emulated)
   target_link_libraries(conflux_cuda_emulated PRIVATE libconflux)
@@ -113,6 +114,6 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
   add_dependencies(conflux_cuda_emulated fake_nccl)
   set_target_properties(fake_nccl PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2)
   set_target_properties(conflux_cuda_emulated PROPERTIES OUTPUT_NAME conflux_cuda)
-  set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib BUILD_RPATH "$ORIGIN"
+  set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
 endif()

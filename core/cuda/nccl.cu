@@ -39,8 +39,12 @@ static cfx_status load(void) {
     static bool is_loaded;
     int version = 0;
     if (is_loaded) return CFX_OK;
-    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!library) return cf_fail(CFX_ESTATE, "several GPUs need NCCL: %s", dlerror());
+    void *library = cfx_library_open("libnccl.so.2");
+    if (!library) {
+        char why[512];
+        snprintf(why, sizeof why, "%s", cfx_error());
+        return cf_fail(CFX_ESTATE, "several GPUs need NCCL: %s", why);
+    }
 #define X(name)                                          \
     *(void **)&nccl.name = dlsym(library, "nccl" #name); \
     if (!nccl.name) return cf_fail(CFX_ESTATE, "NCCL is too old: it has no nccl" #name);

@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/status.h"
+
 enum {
     PATH_BYTES = 4096,
     DEEPEST = 4 /* needs of needs: libcudnn_ops needs libcublas, which needs libcublasLt */
@@ -160,23 +162,37 @@ static void open_needs(const char *path, const char *places, int depth, char *wh
     }
 }
 
-void *cf_library_open(const char *path, char *why, size_t room) {
+/* A file by its path; a mere name where `places` or, if they have none of it, the loader finds it. */
+static void *open_from(const char *name, const char *places, char *why, size_t room) {
+    char found[PATH_BYTES];
+    if (!strchr(name, '/') && cf_library_find(name, places, found, sizeof found)) name = found;
+    open_needs(name, places, 0, why, room);
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+void *cf_library_open(const char *name, char *why, size_t room) {
     char usual[PATH_BYTES];
     const char *home = getenv("CUDA_HOME");
     snprintf(usual, sizeof usual, "%s:/usr/local/cuda*", home ? home : "");
     const char *const tries[] = {getenv("CONFLUX_CUDA_PATH"), usual};
     *why = 0;
     for (int i = 0; i < 2; i++) {
-        open_needs(path, tries[i], 0, why, room);
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        void *library = open_from(name, tries[i], why, room);
         if (library) return library;
     }
     /* The loader's message begins with the name of what it did not find: the plugin, or what the plugin needs. */
     if (!*why) snprintf(why, room, "%s", dlerror());
-    if (strncmp(why, path, strlen(path)) != 0) {
+    if (!strchr(name, '/') || strncmp(why, name, strlen(name)) != 0) {
         const size_t length = strlen(why);
         snprintf(why + length, room - length, "; CONFLUX_CUDA_PATH may list where CUDA's libraries are%s",
                  ": directories of libraries, toolkits, site-packages");
     }
     return NULL;
+}
+
+CFX_API void *cfx_library_open(const char *name) {
+    char why[512];
+    void *library = cf_library_open(name, why, sizeof why);
+    if (!library) cf_message("%s", why);
+    return library;
 }

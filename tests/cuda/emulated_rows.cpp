@@ -22,7 +22,7 @@ void cf_emulated_begin(cf_worker *worker) {
     worker->state = &device;
     worker->local = &device.shared;
     memset(&fault, 0, sizeof fault);
-    if (cf_cuda_products_begin(&device) != CFX_OK) abort();
+    if (!device.products && cf_cuda_products_begin(&device) != CFX_OK) abort();
 }
 
 void cf_emulated_end(cf_worker *worker) {

@@ -9,7 +9,9 @@ local function exists(path)
   return file ~= nil and file:close()
 end
 
-if exists(build .. "emulated/libconflux_cuda.so") then emulated = "CONFLUX_PLUGINS=" .. build .. "emulated" end
+if exists(build .. "emulated/libconflux_cuda.so") then
+  emulated = ("CONFLUX_PLUGINS=%semulated CONFLUX_CUDA_PATH=%semulated"):format(build, build)
+end
 
 -- The same script on the CPU and on the pretended GPU, two devices each: its losses.
 local function losses(arguments, devices, before)
