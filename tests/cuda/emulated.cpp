@@ -1,4 +1,6 @@
 /* emulated.cpp: the fibers and half types of emulated.h. */
+#undef _FORTIFY_SOURCE /* which takes a jump to another stack for a mistake */
+#include <setjmp.h>
 #include <stdio.h>
 #include <ucontext.h>
 
@@ -12,27 +14,50 @@ thread_local unsigned char cf_emulate_lanes[1024][16];
 enum { STACK = 64 << 10, MOST = 1024 };
 typedef enum fiber_state { RUNS, MEETS_BLOCK, MEETS_WARP, ENDED } fiber_state;
 
+/* A fiber lasts as long as its thread and runs body after body.  It is begun by a ucontext, but switches by _longjmp:
+ * swapcontext asks the system for the signal mask each time, which takes ten times as long. */
 static thread_local struct fibers {
     ~fibers() { free(stacks); }
-    ucontext_t scheduler, fiber[MOST];
+    jmp_buf scheduler, fiber[MOST];
     fiber_state state[MOST];
+    bool lives[MOST];
     char *stacks;
     unsigned current;
     void (*body)(void *);
     void *context;
 } team;
 
-static void fiber_main(void) {
-    team.body(team.context);
-    team.state[team.current] = ENDED;
-    swapcontext(&team.fiber[team.current], &team.scheduler);
-}
-
 static void meet(fiber_state at) {
     const unsigned me = team.current;
     team.state[me] = at;
-    swapcontext(&team.fiber[me], &team.scheduler);
+    if (_setjmp(team.fiber[me]) == 0) _longjmp(team.scheduler, 1);
 }
+
+static void fiber_main(void) {
+    for (;;) {
+        team.body(team.context);
+        meet(ENDED);
+    }
+}
+
+static void begin(unsigned t) {
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    first.uc_stack.ss_size = STACK;
+    first.uc_link = NULL;
+    makecontext(&first, fiber_main, 0);
+    team.lives[t] = true;
+    setcontext(&first);
+}
+
+static void enter(unsigned t) {
+    team.current = threadIdx.x = t;
+    if (_setjmp(team.scheduler) != 0) return;
+    if (team.lives[t]) _longjmp(team.fiber[t], 1);
+    else begin(t);
+}
+
 void cf_emulate_meet_block(void) { meet(MEETS_BLOCK); }
 void cf_emulate_meet_warp(void) { meet(MEETS_WARP); }
 
@@ -48,29 +73,19 @@ static bool release(unsigned from, unsigned to, fiber_state at) {
     return some;
 }
 
-static void prepare(unsigned t) {
-    getcontext(&team.fiber[t]);
-    team.fiber[t].uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
-    team.fiber[t].uc_stack.ss_size = STACK;
-    team.fiber[t].uc_link = NULL;
-    makecontext(&team.fiber[t], fiber_main, 0);
-    team.state[t] = RUNS;
-}
-
 void cf_emulate_team(void (*body)(void *), void *context) {
     const unsigned n = blockDim.x;
     if (!team.stacks) team.stacks = (char *)malloc((size_t)MOST * STACK);
     if (!team.stacks) abort();
     team.body = body;
     team.context = context;
-    for (unsigned t = 0; t < n; t++) prepare(t);
+    for (unsigned t = 0; t < n; t++) team.state[t] = RUNS;
     for (;;) {
         bool ran = false;
         for (unsigned t = 0; t < n; t++) {
             if (team.state[t] != RUNS) continue;
             ran = true;
-            team.current = threadIdx.x = t;
-            swapcontext(&team.scheduler, &team.fiber[t]);
+            enter(t);
         }
         bool freed = release(0, n, MEETS_BLOCK);
         for (unsigned from = 0; !freed && from < n; from += 32)
