@@ -89,3 +89,11 @@ const cf_backend *cf_backend_cpu(void) {
 #endif
     return &base;
 }
+
+const char *cf_cpu_instructions(void) {
+#ifdef CF_HAVE_X86_ISAS
+    if (cf_backend_cpu() == &avx512) return "AVX-512";
+    if (cf_backend_cpu() == &avx2) return "AVX2";
+#endif
+    return "baseline";
+}

@@ -20,6 +20,17 @@ static inline cudaError_t cf_emulated_memory(void **out, size_t bytes) {
 static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 static inline const char *cudaGetErrorString(cudaError_t) { return "an emulated error"; }
 static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
+static inline cudaError_t cudaRuntimeGetVersion(int *version) { return *version = 0, cudaSuccess; }
+static inline cudaError_t cudaDriverGetVersion(int *version) { return *version = 0, cudaSuccess; }
+static inline size_t cublasLtGetVersion(void) { return 0; }
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor;
+    size_t totalGlobalMem;
+};
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+    return *p = cudaDeviceProp{"a CPU that pretends to be a GPU", 0, 0, (size_t)4 << 30}, cudaSuccess;
+}
 static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) { return *value = 4, cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
