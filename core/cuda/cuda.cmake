@@ -78,7 +78,8 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
   # Rows by themselves: the kernel tests of tests/c, over these kernels.
   set(rows ${wrappers})
   list(FILTER rows EXCLUDE REGEX "emulated_backend.cpp$")
-  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp tests/cuda/emulated_rows.cpp)
+  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
+    tests/cuda/emulated_runtime.cpp tests/cuda/emulated_rows.cpp)
   emulates(conflux_cuda_rows)
   foreach(name kernels kernels_make kernels_reduce layers select update products)
     add_executable(cuda_${name}_test tests/c/${name}_test.c)
@@ -92,9 +93,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE AND CMA
   endforeach()
 
   # The whole plugin on a pretended GPU: build/emulated/libconflux_cuda.so, for LD_LIBRARY_PATH.
-  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp)
+  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp tests/cuda/emulated_runtime.cpp)
   emulates(conflux_cuda_emulated)
-  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux)
+  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux Threads::Threads)
   set_target_properties(conflux_cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME conflux_cuda
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
 endif()

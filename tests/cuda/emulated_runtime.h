@@ -1,5 +1,8 @@
-/* emulated_runtime.h: the part of CUDA's runtime that core/cuda/backend.cu uses, on the host: one GPU whose streams do
- * their work as it is launched. */
+/* emulated_runtime.h: the part of CUDA's runtime that core/cuda uses, on the host: one GPU whose streams are threads.
+ *
+ * What does not wait for an event may so come too early or too late, as it may on a GPU.  CONFLUX_EMULATED_DELAY=N
+ * makes a stream now and then sleep for up to N microseconds, so that it does.
+ */
 #ifndef CF_EMULATED_RUNTIME_H
 #define CF_EMULATED_RUNTIME_H
 
@@ -12,11 +15,8 @@ typedef struct cf_emulated_event *cudaEvent_t;
 enum { cudaDevAttrMultiProcessorCount, cudaHostAllocMapped, cudaStreamNonBlocking, cudaEventDisableTiming };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 
-static inline cudaError_t cf_emulated_memory(void **out, size_t bytes) {
-    *out = aligned_alloc(256, (bytes + 255) & ~(size_t)255);
-    if (*out) memset(*out, 0xA5, bytes); /* CUDA's memory is not zero either */
-    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
-}
+cudaError_t cf_emulated_memory(void **out, size_t bytes, bool pinned);
+void cf_emulated_free(void *p); /* behind all streams */
 static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 static inline const char *cudaGetErrorString(cudaError_t) { return "an emulated error"; }
 static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
@@ -36,20 +36,22 @@ static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) { return 
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     return *available = *total = (size_t)4 << 30, cudaSuccess;
 }
-template <class T> cudaError_t cudaMalloc(T **out, size_t bytes) { return cf_emulated_memory((void **)out, bytes); }
-static inline cudaError_t cudaFree(void *p) { return free(p), cudaSuccess; }
-static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, int) { return cf_emulated_memory(out, bytes); }
-static inline cudaError_t cudaFreeHost(void *p) { return free(p), cudaSuccess; }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int) { return *out = NULL, cudaSuccess; }
-static inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, int) { return cudaSuccess; }
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int) { return *out = NULL, cudaSuccess; }
-static inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t) {
-    return memcpy(to, from, bytes), cudaSuccess;
+template <class T> cudaError_t cudaMalloc(T **out, size_t bytes) {
+    return cf_emulated_memory((void **)out, bytes, false);
 }
+static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, int) { return cf_emulated_memory(out, bytes, true); }
+static inline cudaError_t cudaFree(void *p) { return cf_emulated_free(p), cudaSuccess; }
+static inline cudaError_t cudaFreeHost(void *p) { return cf_emulated_free(p), cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+/* Memory of the host that cudaHostAlloc did not make is read before this returns, or has been written. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t stream);
 
 #endif
