@@ -104,11 +104,31 @@ CFX_API int32_t cfx_dtype_promote(int32_t a, int32_t b);
 /* The number of an operation of core/device/ops.def ("add", "tanh"), or -1. */
 CFX_API int32_t cfx_op_find(const char *name);
 
+/* How it was built: type, compiler, processor; and the libraries that no backend brings, with their versions. */
+CFX_API const char *cfx_build(void);
+CFX_API const char *cfx_libraries(void);
+
+/* ---- backends -------------------------------------------------------------------------------------- */
+
+/* A kind of devices. */
+typedef struct cfx_backend_info {
+    char name[16];       /* "cpu", "cuda" */
+    int32_t devices;     /* how many this machine has, without virtual ones */
+    char reason[544];    /* why there is none; "" where there are some */
+    char libraries[256]; /* what it rests on, with versions; "" where that is not known */
+} cfx_backend_info;
+/* How many kinds there are, with those whose plugin is missing; kind i, from 0.  Loads plugins, which may take a
+ * part of a second. */
+CFX_API int32_t cfx_backend_count(void);
+CFX_API cfx_status cfx_backend(int32_t i, cfx_backend_info *out);
+/* What device `device` (from 0) of kind i is, in words. */
+CFX_API cfx_status cfx_backend_device(int32_t i, int32_t device, char *text, size_t bytes);
+
 /* ---- contexts and devices -------------------------------------------------------------------------- */
 
 typedef struct cfx_context_options {
     size_t size;         /* sizeof(cfx_context_options) */
-    const char *devices; /* a spec such as "cpu*2"; NULL: the default devices */
+    const char *devices; /* a spec such as "cpu*2"; NULL: every visible GPU, or where there is none the CPU */
     int32_t threads;     /* CPU threads to share among CPU devices; 0: the cores this process may use */
     uint64_t seed;
     size_t memory_limit; /* bytes a device's pool may hold; 0: what the machine has */

@@ -70,7 +70,7 @@ static void thread_end(cf_worker *worker) { cf_dnnl_end(worker); }
     {                                                                                                                  \
         .abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .count = count, .open = cpu_open, .close = cpu_close, \
         .memory = memory, .slab_new = slab_new, .slab_free = slab_free, .thread_begin = thread_begin,                  \
-        .thread_end = thread_end, .kernels = (table)                                                                   \
+        .thread_end = thread_end, .kernels = (table), .about = cf_cpu_about                                            \
     }
 
 static const cf_backend base = BACKEND(cf_cpu_kernels_base);
@@ -88,4 +88,12 @@ const cf_backend *cf_backend_cpu(void) {
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return &avx2;
 #endif
     return &base;
+}
+
+const char *cf_cpu_instructions(void) {
+#ifdef CF_HAVE_X86_ISAS
+    if (cf_backend_cpu() == &avx512) return "AVX-512";
+    if (cf_backend_cpu() == &avx2) return "AVX2";
+#endif
+    return "baseline";
 }

@@ -22,6 +22,9 @@ extern const cf_kernel cf_cpu_kernels_base[CF_OPS];
 extern const cf_kernel cf_cpu_kernels_avx2[CF_OPS];
 extern const cf_kernel cf_cpu_kernels_avx512[CF_OPS];
 
+/* The instruction set of the kernels that run here, for people. */
+const char *cf_cpu_instructions(void);
+
 /* How many threads a loop of `work` elementary steps is worth: at least CF_GRAIN steps each. */
 enum { CF_GRAIN = 16384 };
 static inline int cf_cpu_team(const cf_worker *worker, int64_t work) {
@@ -55,5 +58,8 @@ int cf_dnnl_fuses(int act);
 /* The oneDNN state of a worker (engine, stream, cached primitives): made by thread_begin. */
 cfx_status cf_dnnl_begin(cf_worker *worker);
 void cf_dnnl_end(cf_worker *worker);
+
+/* backend->about; about.c. */
+void cf_cpu_about(int32_t device, char *text, size_t bytes);
 
 #endif

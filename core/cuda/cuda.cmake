@@ -91,8 +91,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
 
   # Rows by themselves: the kernel tests of tests/c, over these kernels.
   set(rows ${wrappers})
-  list(FILTER rows EXCLUDE REGEX "emulated_(backend|nccl).cpp$")
-  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp tests/cuda/emulated_rows.cpp)
+  list(FILTER rows EXCLUDE REGEX "emulated_(backend|nccl|about).cpp$")
+  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
+    tests/cuda/emulated_runtime.cpp tests/cuda/emulated_rows.cpp)
   emulates(conflux_cuda_rows)
   foreach(name kernels kernels_make kernels_reduce layers select update products)
     add_executable(cuda_${name}_test tests/c/${name}_test.c)
@@ -106,9 +107,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   endforeach()
 
   # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
-  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp)
+  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp tests/cuda/emulated_runtime.cpp)
   emulates(conflux_cuda_emulated)
-  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux)
+  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux Threads::Threads)
   add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
   emulates(fake_nccl)
   add_dependencies(conflux_cuda_emulated fake_nccl)

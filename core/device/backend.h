@@ -42,6 +42,8 @@ typedef struct cf_backend {
     const cf_kernel *kernels;                 /* [CF_OPS] */
     const struct cf_streams *streams;         /* NULL: a kernel that returns is done */
     const struct cf_collectives *collectives; /* NULL: its devices all reach each other's memory */
+    /* What a device is, in words; device -1: the libraries it rests on, with versions.  NULL: it says nothing. */
+    void (*about)(int32_t device, char *text, size_t bytes);
 } cf_backend;
 
 /* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  Calls are on the

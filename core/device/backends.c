@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "device/libraries.h"
 
-/* ---- backends --------------------------------------------------------------------------------------- */
+/* ---- the registry ----------------------------------------------------------------------------------- */
 
 enum { MOST = 8 };
 
@@ -37,15 +37,26 @@ static void load_cuda(void) {
     const cf_backend *(*entry)(void);
     *(void **)&entry = dlsym(library, "cf_backend_entry");
     const cf_backend *backend = entry ? entry() : NULL;
-    if (!backend || backend->abi != CFX_ABI_VERSION)
+    if (!backend || backend->abi != CFX_ABI_VERSION) {
         snprintf(why_no_cuda, sizeof why_no_cuda, "libconflux_cuda.so is of another version");
-    else added[nadded++] = backend;
+        return;
+    }
+    added[nadded++] = backend;
 }
 
+/* The backend of that kind, or NULL.  The first to ask for cuda waits for its plugin. */
 static const cf_backend *find(const char *kind) {
-    for (int32_t i = 0; i < nadded; i++)
-        if (strcmp(added[i]->name, kind) == 0) return added[i];
-    return NULL;
+    if (strcmp(kind, "cpu") == 0) return cf_backend_cpu();
+    const cf_backend *found = NULL;
+    pthread_mutex_lock(&lock);
+    if (strcmp(kind, "cuda") == 0 && !has_tried_cuda) {
+        has_tried_cuda = true;
+        load_cuda();
+    }
+    for (int32_t i = 0; i < nadded && !found; i++)
+        if (strcmp(added[i]->name, kind) == 0) found = added[i];
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 cfx_status cf_backend_add(const cf_backend *backend) {
@@ -59,19 +70,61 @@ cfx_status cf_backend_add(const cf_backend *backend) {
 const cf_backend *cf_backend_of(const char *name) {
     char kind[16];
     if (sscanf(name, " %15[a-z]", kind) != 1) kind[0] = 0;
-    if (strcmp(kind, "cpu") == 0) return cf_backend_cpu();
-    const bool is_cuda = strcmp(kind, "cuda") == 0;
-    pthread_mutex_lock(&lock);
     const cf_backend *backend = find(kind);
-    if (!backend && is_cuda && !has_tried_cuda) {
-        has_tried_cuda = true;
-        load_cuda();
-        backend = find(kind);
-    }
-    pthread_mutex_unlock(&lock);
-    if (!backend && is_cuda) cf_message("device '%s' does not exist: there is no CUDA plugin: %s", name, why_no_cuda);
+    if (!backend && strcmp(kind, "cuda") == 0)
+        cf_message("device '%s' does not exist: there is no CUDA plugin: %s", name, why_no_cuda);
     else if (!backend) cf_message("device '%s' does not exist: the backends are cpu and cuda", name);
     return backend;
+}
+
+/* The plugin brings half a gigabyte of libraries, which take 0.3 s to load.  Who asks for nothing does not wait for
+ * them where no GPU can be: where there is no driver, unless plugins are said to lie in a place of their own. */
+static bool may_have_gpus(void) {
+    const char *plugins = getenv("CONFLUX_PLUGINS");
+    return (plugins && *plugins) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+}
+
+void cf_default_spec(char spec[CF_DEFAULT_SPEC_BYTES]) {
+    char why[256];
+    const cf_backend *cuda = may_have_gpus() ? find("cuda") : NULL;
+    const int32_t n = cuda ? cuda->count(why, sizeof why) : 0;
+    if (n > 0) snprintf(spec, CF_DEFAULT_SPEC_BYTES, "cuda*%d", n < CF_MAX_DEVICES ? n : CF_MAX_DEVICES);
+    else snprintf(spec, CF_DEFAULT_SPEC_BYTES, "cpu");
+}
+
+/* ---- what there is ---------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {"cpu", "cuda"};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static void about(const cf_backend *backend, int32_t device, char *text, size_t bytes) {
+    if (bytes > 0) *text = 0;
+    if (backend->about) backend->about(device, text, bytes);
+}
+
+CFX_API int32_t cfx_backend_count(void) { return KINDS; }
+
+CFX_API cfx_status cfx_backend(int32_t i, cfx_backend_info *out) {
+    if (i < 0 || i >= KINDS) return cf_fail(CFX_EARG, "backend: expected 0 to %d, got %d", KINDS - 1, i);
+    *out = (cfx_backend_info){0};
+    snprintf(out->name, sizeof out->name, "%s", kinds[i]);
+    const cf_backend *backend = find(kinds[i]);
+    if (!backend) {
+        snprintf(out->reason, sizeof out->reason, "no CUDA plugin: %s", why_no_cuda);
+        return CFX_OK;
+    }
+    out->devices = backend->count(out->reason, sizeof out->reason);
+    about(backend, -1, out->libraries, sizeof out->libraries);
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_backend_device(int32_t i, int32_t device, char *text, size_t bytes) {
+    cfx_backend_info info;
+    CF_TRY(cfx_backend(i, &info));
+    if (device < 0 || device >= info.devices)
+        return cf_fail(CFX_EARG, "backend: %s has %d devices, got %d", info.name, info.devices, device);
+    about(find(kinds[i]), device, text, bytes);
+    return CFX_OK;
 }
 
 /* ---- specs ------------------------------------------------------------------------------------------ */

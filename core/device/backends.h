@@ -17,6 +17,11 @@ const cf_backend *cf_backend_of(const char *name);
 /* Makes a backend known; those that are loaded come by themselves.  For the life of the process. */
 cfx_status cf_backend_add(const cf_backend *backend);
 
+/* The devices of a run that names none: every GPU that is visible, else the CPU.  A plugin that is missing or has no
+ * device is no error here. */
+enum { CF_DEFAULT_SPEC_BYTES = 16 };
+void cf_default_spec(char spec[CF_DEFAULT_SPEC_BYTES]);
+
 /* The canonical names of a spec's devices. */
 cfx_status cf_spec_names(const char *spec, char names[CF_MAX_DEVICES][CF_NAME_BYTES], int32_t *n);
 

@@ -228,7 +228,10 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
     cfx_status status =
         pthread_mutex_init(&context->lock, NULL) == 0 ? CFX_OK : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
     if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
-    if (status == CFX_OK) status = cfx_devices_set(context, options && options->devices ? options->devices : "cpu");
+    char spec[CF_DEFAULT_SPEC_BYTES];
+    const bool names_some = options && options->devices;
+    if (!names_some) cf_default_spec(spec);
+    if (status == CFX_OK) status = cfx_devices_set(context, names_some ? options->devices : spec);
     if (status != CFX_OK) {
         cfx_context_free(context);
         return status;

@@ -21,8 +21,10 @@ static const char usage[] = "usage: conflux [options]... [script [args]...]\n"
                             "  -e chunk         Execute string 'chunk'.\n"
                             "  -l name          Require library 'name'.\n"
                             "  -v, --version    Show version information.\n"
+                            "  --info           Show versions, devices and memory, and why something is missing.\n"
                             "  --help           Show this text.\n"
                             "  --devices SPEC   Run on these devices: names separated by commas, such as cpu*2.\n"
+                            "                   Without it: on every visible GPU, or if there is none on the CPU.\n"
                             "  --threads N      Share N threads among the CPU devices.\n"
                             "  --seed N         Seed the random numbers.\n"
                             "  --memory-limit N A device's tensors may take N bytes: a number, or such as 512M, 4G.\n"
@@ -31,7 +33,19 @@ static const char usage[] = "usage: conflux [options]... [script [args]...]\n"
 
 /* ---- options --------------------------------------------------------------------------------------- */
 
-typedef enum { NO_OPTION, BAD_OPTION, EXECUTE, REQUIRE, VERSION, HELP, DEVICES, THREADS, SEED, MEMORY_LIMIT } option;
+typedef enum {
+    NO_OPTION,
+    BAD_OPTION,
+    EXECUTE,
+    REQUIRE,
+    VERSION,
+    INFO,
+    HELP,
+    DEVICES,
+    THREADS,
+    SEED,
+    MEMORY_LIMIT
+} option;
 
 static const struct {
     const char *name;
@@ -43,6 +57,7 @@ static const struct {
     {"-l", REQUIRE, NULL, true},
     {"-v", VERSION, NULL, false},
     {"--version", VERSION, NULL, false},
+    {"--info", INFO, NULL, false},
     {"--help", HELP, NULL, false},
     {"--devices", DEVICES, "CONFLUX_DEVICES", true},
     {"--threads", THREADS, "CONFLUX_NUM_THREADS", true},
@@ -176,12 +191,13 @@ static void set_arg(lua_State *L, char **argv, int argc, int script) {
     lua_setglobal(L, "arg");
 }
 
-/* Runs -e and -l in their order, then the script or stdin. */
+/* Runs -e, -l and --info in their order, then the script or stdin. */
 static bool run_all(lua_State *L, char **argv, int script, bool wants_stdin) {
     const char *value;
     option id;
     for (int i = 1; (id = next_option(argv, &i, &value)) != NO_OPTION;) {
-        if (id == EXECUTE) {
+        if (id == INFO) value = "print(require('conflux').info())";
+        if (id == EXECUTE || id == INFO) {
             if (!run(L, luaL_loadbuffer(L, value, strlen(value), "=(command line)"), 0)) return false;
         } else if (id == REQUIRE) {
             lua_getglobal(L, "require");
@@ -205,7 +221,7 @@ int main(int argc, char **argv) {
     while ((id = next_option(argv, &script, &value)) != NO_OPTION) {
         if (id == BAD_OPTION) return EXIT_FAILURE;
         if (id == HELP) return fputs(usage, stdout) < 0;
-        executes |= id == EXECUTE;
+        executes |= id == EXECUTE || id == INFO;
         shows_version |= id == VERSION;
         for (int k = 0; k < OPTIONS; k++) {
             if (options[k].id == id && options[k].variable) setenv(options[k].variable, value, 1);

@@ -117,28 +117,85 @@ end
 
 -- ---- what there is ----------------------------------------------------------------------------------------
 
+---@class conflux.Backend
+---@field name string        "cpu", "cuda"
+---@field devices string[]   what each device of this machine is
+---@field reason? string     why there is none
+---@field libraries string   what it rests on, with versions; "" where that is not known
+
+---@class conflux.Info
+---@field version string
+---@field abi integer
+---@field build string       type, compiler, processor
+---@field lua string
+---@field os string
+---@field arch string
+---@field libraries string   those that no backend brings, with versions
+---@field backends conflux.Backend[]
+---@field devices {name: string, threads: integer, memory: table}[]  the run's
+---@field reason? string     why the run has no devices
+---@field precision string
 local Info = {}
 
+local function describe_backend(b)
+  local rests_on = b.libraries ~= "" and (" (%s)"):format(b.libraries) or ""
+  if b.reason then return ("%s: none: %s%s"):format(b.name, b.reason, rests_on) end
+  if #b.devices == 1 then return ("%s: %s%s"):format(b.name, b.devices[1], rests_on) end
+  local lines = {("%s: %d devices%s"):format(b.name, #b.devices, rests_on)}
+  for i = 1, #b.devices do
+    lines[i + 1] = ("  %s:%d: %s"):format(b.name, i - 1, b.devices[i])
+  end
+  return table.concat(lines, "\n")
+end
+
 function Info:__tostring()
-  local lines = {("Conflux %s (ABI %d), %s, %s %s"):format(self.version, self.abi, self.lua, self.os, self.arch)}
+  local lines = {
+    ("Conflux %s (%s) -- %s"):format(self.version, self.build, self.lua),
+    ("ABI %d, %s %s, %s"):format(self.abi, self.os, self.arch, self.libraries),
+  }
+  for i = 1, #self.backends do lines[#lines + 1] = describe_backend(self.backends[i]) end
+  if self.reason then lines[#lines + 1] = "run: none: " .. self.reason end
   for i = 1, #self.devices do
     local d = self.devices[i]
-    lines[#lines + 1] = ("%s: %d thread%s, %.1f of %.0f MiB in use"):format(d.name, d.threads,
-      d.threads == 1 and "" or "s", d.memory.in_use / 2 ^ 20, d.memory.limit / 2 ^ 20)
+    local threads = d.name:find "^cpu" and ("%d thread%s, "):format(d.threads, d.threads == 1 and "" or "s") or ""
+    lines[#lines + 1] = ("run: %s: %s%.1f of at most %.0f MiB in use"):format(d.name, threads,
+      d.memory.in_use / 2 ^ 20, d.memory.limit / 2 ^ 20)
   end
   lines[#lines + 1] = "precision: " .. self.precision
   return table.concat(lines, "\n")
 end
 
---- What runs here: versions, devices with threads and memory, precision.  Prints itself.
----@return table
-function system.info()
-  local list = {}
-  for i, device in ipairs(core.devices()) do
-    list[i] = {name = device.name, threads = device.threads, memory = system.memory(device)}
+local function backends()
+  local list, info, text = {}, ffi.new "cfx_backend_info", ffi.new "char[256]"
+  for i = 0, C.cfx_backend_count() - 1 do
+    C.cfx_backend(i, info)
+    local backend = {name = ffi.string(info.name), devices = {}, libraries = ffi.string(info.libraries)}
+    if info.devices == 0 then backend.reason = ffi.string(info.reason) end
+    for d = 0, info.devices - 1 do
+      C.cfx_backend_device(i, d, text, ffi.sizeof(text))
+      backend.devices[d + 1] = ffi.string(text)
+    end
+    list[i + 1] = backend
   end
-  return setmetatable({version = system.version, abi = C.cfx_abi_version(), lua = jit.version, os = jit.os,
-    arch = jit.arch, devices = list, precision = precision}, Info)
+  return list
+end
+
+--- What runs here: versions, backends with their devices, the run's devices with threads and memory, precision.
+-- Prints itself.  What is missing says why, a run whose devices do not exist as well.
+---@return conflux.Info
+function system.info()
+  local info = {version = system.version, abi = C.cfx_abi_version(), build = ffi.string(C.cfx_build()),
+    lua = jit.version, os = jit.os, arch = jit.arch, libraries = ffi.string(C.cfx_libraries()), backends = backends(),
+    devices = {}, precision = precision}
+  local has_run, devices = pcall(core.devices)
+  if not has_run then
+    info.reason = tostring(devices):gsub("^.-conflux: ", "")
+    devices = {}
+  end
+  for i, device in ipairs(devices) do
+    info.devices[i] = {name = device.name, threads = device.threads, memory = system.memory(device)}
+  end
+  return setmetatable(info, Info)
 end
 
 return system

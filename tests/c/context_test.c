@@ -245,8 +245,32 @@ TEST(options_of_another_size_are_refused) {
     CHECK(says("options of 8 bytes"));
     const cfx_context_options bad = {.size = sizeof bad, .devices = "nothing"};
     CHECK_STATUS(cfx_context_new(&bad, &context), CFX_EARG);
-    CHECK_STATUS(cfx_context_new(NULL, &context), CFX_OK);
-    cfx_context_free(context);
+}
+
+TEST(a_run_that_names_no_devices_has_all_gpus_or_else_the_cpu) {
+    cfx_backend_info cpu, cuda;
+    CHECK_EQ(cfx_backend_count(), 2);
+    CHECK_STATUS(cfx_backend(0, &cpu), CFX_OK);
+    CHECK_STATUS(cfx_backend(1, &cuda), CFX_OK);
+    CHECK_EQ(cpu.devices, 1);
+    CHECK(strcmp(cpu.name, "cpu") == 0 && !*cpu.reason && strstr(cpu.libraries, "oneDNN"));
+    CHECK(strcmp(cuda.name, "cuda") == 0 && (cuda.devices > 0) == !*cuda.reason);
+    char text[256];
+    CHECK_STATUS(cfx_backend_device(0, 0, text, sizeof text), CFX_OK);
+    CHECK(strstr(text, "GiB"));
+    CHECK_STATUS(cfx_backend_device(0, 1, text, sizeof text), CFX_EARG);
+    CHECK_STATUS(cfx_backend(2, &cuda), CFX_EARG);
+    CHECK(says("backend: expected 0 to 1, got 2"));
+
+    const cfx_context_options unnamed = {.size = sizeof unnamed};
+    const cfx_context_options *const both[] = {NULL, &unnamed};
+    for (int i = 0; i < 2; i++) {
+        cfx_context *context;
+        CHECK_STATUS(cfx_context_new(both[i], &context), CFX_OK);
+        CHECK_EQ(cfx_device_count(context), cuda.devices > 0 ? cuda.devices : 1);
+        CHECK_STR(cfx_device_name(cfx_device_at(context, 0)), cuda.devices > 0 ? "cuda:0" : "cpu:0");
+        cfx_context_free(context);
+    }
 }
 
 TEST(tensors_of_two_contexts_do_not_meet) {

@@ -66,6 +66,7 @@ typedef struct {
     cublasLtMatmulAlgo_t algo;
 } cublasLtMatmulHeuristicResult_t;
 
+static inline size_t cublasLtGetVersion(void) { return 0; }
 static inline const char *cublasLtGetStatusString(cublasStatus_t s) {
     return s == CUBLAS_STATUS_INVALID_VALUE ? "invalid value" : "not supported";
 }
@@ -196,7 +197,7 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
                                             cublasLtMatrixLayout_t b, const void *beta, const void *pc,
                                             cublasLtMatrixLayout_t c, void *pd, cublasLtMatrixLayout_t d,
                                             const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t,
-                                            cudaStream_t) {
+                                            cudaStream_t stream) {
     uint64_t m, n, k;
     const void *const memory[4] = {pa, pb, pc, pd};
     const cublasStatus_t status = cf_lt_shapes(how, a, b, c, d, &m, &n, &k);
@@ -206,9 +207,17 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     if (!handle || !workspace || algorithm->m != m || algorithm->n != n || pc != pd ||
         ((how->epilogue & CUBLASLT_EPILOGUE_BIAS) && !how->bias))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (d->type == CUDA_R_64F)
-        cf_lt_product<double>(how, pa, a, pb, b, pd, d, *(const double *)alpha, *(const double *)beta, (int64_t)k);
-    else cf_lt_product<float>(how, pa, a, pb, b, pd, d, *(const float *)alpha, *(const float *)beta, (int64_t)k);
+    /* descriptions and factors may change once this has returned */
+    const cf_lt_record how_now = *how, a_now = *a, b_now = *b, d_now = *d;
+    if (d->type == CUDA_R_64F) {
+        const double by = *(const double *)alpha, add = *(const double *)beta;
+        cf_emulate_on(
+            stream, [=] { cf_lt_product<double>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k); });
+    } else {
+        const float by = *(const float *)alpha, add = *(const float *)beta;
+        cf_emulate_on(stream,
+                      [=] { cf_lt_product<float>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k); });
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
 /* emulated.cpp: the fibers and half types of emulated.h. */
+#undef _FORTIFY_SOURCE /* which takes a jump to another stack for a mistake */
 #include <setjmp.h>
 #include <stdio.h>
 #include <ucontext.h>
@@ -13,34 +14,52 @@ thread_local unsigned char cf_emulate_lanes[1024][16];
 enum { STACK = 64 << 10, MOST = 1024 };
 typedef enum fiber_state { RUNS, MEETS_BLOCK, MEETS_WARP, ENDED } fiber_state;
 
+/* A fiber lasts as long as its thread and runs body after body.  It is begun by a ucontext, but switches by _longjmp:
+ * swapcontext asks the system for the signal mask each time, which takes ten times as long. */
 static thread_local struct fibers {
     ~fibers() { free(stacks); }
-    ucontext_t begin;
     jmp_buf scheduler, fiber[MOST];
     fiber_state state[MOST];
-    bool has_begun[MOST];
+    bool lives[MOST];
     char *stacks;
     unsigned current;
     void (*body)(void *);
     void *context;
 } team;
 
-/* Once begun, fibers are switched by jumps: a swapped context would cost two system calls. */
-static void leave(fiber_state at) {
+static void meet(fiber_state at) {
     const unsigned me = team.current;
     team.state[me] = at;
     if (_setjmp(team.fiber[me]) == 0) _longjmp(team.scheduler, 1);
 }
 
 static void fiber_main(void) {
-    for (;;) { /* each time for another block */
+    for (;;) {
         team.body(team.context);
-        leave(ENDED);
+        meet(ENDED);
     }
 }
 
-void cf_emulate_meet_block(void) { leave(MEETS_BLOCK); }
-void cf_emulate_meet_warp(void) { leave(MEETS_WARP); }
+static void begin(unsigned t) {
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    first.uc_stack.ss_size = STACK;
+    first.uc_link = NULL;
+    makecontext(&first, fiber_main, 0);
+    team.lives[t] = true;
+    setcontext(&first);
+}
+
+static void enter(unsigned t) {
+    team.current = threadIdx.x = t;
+    if (_setjmp(team.scheduler) != 0) return;
+    if (team.lives[t]) _longjmp(team.fiber[t], 1);
+    else begin(t);
+}
+
+void cf_emulate_meet_block(void) { meet(MEETS_BLOCK); }
+void cf_emulate_meet_warp(void) { meet(MEETS_WARP); }
 
 /* Whether threads [from, to) have all ended or come to `at`; then they run on. */
 static bool release(unsigned from, unsigned to, fiber_state at) {
@@ -52,24 +71,6 @@ static bool release(unsigned from, unsigned to, fiber_state at) {
     for (unsigned t = from; some && t < to; t++)
         if (team.state[t] == at) team.state[t] = RUNS;
     return some;
-}
-
-static void begin(unsigned t) {
-    team.has_begun[t] = true;
-    getcontext(&team.begin);
-    team.begin.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
-    team.begin.uc_stack.ss_size = STACK;
-    team.begin.uc_link = NULL;
-    makecontext(&team.begin, fiber_main, 0);
-    setcontext(&team.begin);
-}
-
-/* Runs thread t until it ends or meets others. */
-static void run(unsigned t) {
-    team.current = threadIdx.x = t;
-    if (_setjmp(team.scheduler)) return;
-    if (team.has_begun[team.current]) _longjmp(team.fiber[team.current], 1);
-    begin(team.current);
 }
 
 void cf_emulate_team(void (*body)(void *), void *context) {
@@ -84,7 +85,7 @@ void cf_emulate_team(void (*body)(void *), void *context) {
         for (unsigned t = 0; t < n; t++) {
             if (team.state[t] != RUNS) continue;
             ran = true;
-            run(t);
+            enter(t);
         }
         bool freed = release(0, n, MEETS_BLOCK);
         for (unsigned from = 0; !freed && from < n; from += 32)

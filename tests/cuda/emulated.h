@@ -1,6 +1,6 @@
 /* emulated.h: enough of CUDA to run the kernels of core/cuda on a CPU, for tests.
  *
- * A launch runs its blocks one after another.  Threads that never meet run one after another too; those of
+ * A launch is work for its stream, a thread of its own (emulated_runtime.h), and runs its blocks one after another.  Threads that never meet run one after another too; those of
  * CF_LAUNCH_TEAM are fibers, which switch where they meet, so that a missing or divergent barrier shows: what waits
  * for ever is reported.  Device memory is the host's.
  */
@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <functional>
 
 #define __global__ static
 #define __device__
@@ -31,8 +33,7 @@ void cf_emulate_meet_block(void);
 void cf_emulate_meet_warp(void);
 extern thread_local unsigned char cf_emulate_lanes[1024][16];
 
-template <class F> void cf_emulate(int64_t blocks, int64_t threads, bool team, F f) {
-    if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
+template <class F> void cf_emulate_blocks(int64_t blocks, int64_t threads, bool team, F f) {
     gridDim.x = (unsigned)blocks;
     blockDim.x = (unsigned)threads;
     for (int64_t b = 0; b < blocks; b++) {
@@ -47,10 +48,21 @@ template <class F> void cf_emulate(int64_t blocks, int64_t threads, bool team, F
         }
     }
 }
-#define CF_LAUNCH(kernel, blocks, threads, worker, ...) \
-    ((void)(worker), cf_emulate(blocks, threads, false, [&] { kernel(__VA_ARGS__); }))
-#define CF_LAUNCH_TEAM(kernel, blocks, threads, worker, ...) \
-    ((void)(worker), cf_emulate(blocks, threads, true, [&] { kernel(__VA_ARGS__); }))
+
+/* Runs the work behind all that the stream was given before; at once where there is no stream. */
+void cf_emulate_on(void *stream, std::function<void()> work);
+
+/* The arguments are copied at the launch, as CUDA does it. */
+template <class K, class... A>
+void cf_emulate(void *stream, int64_t blocks, int64_t threads, bool team, K kernel, A... arguments) {
+    if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
+    cf_emulate_on(stream, [=] { cf_emulate_blocks(blocks, threads, team, [&] { kernel(arguments...); }); });
+}
+#define CF_LAUNCH_AS(team, kernel, blocks, threads, worker, ...) \
+    cf_emulate(                                                  \
+        cf_cuda_of(worker)->stream, blocks, threads, team, [=](auto... a) { kernel(a...); }, __VA_ARGS__)
+#define CF_LAUNCH(...) CF_LAUNCH_AS(false, __VA_ARGS__)
+#define CF_LAUNCH_TEAM(...) CF_LAUNCH_AS(true, __VA_ARGS__)
 
 static inline void __syncthreads(void) { cf_emulate_meet_block(); }
 static inline void __syncwarp(void) { cf_emulate_meet_warp(); }

@@ -1,4 +1,4 @@
-/* fake_nccl.cpp: a libnccl.so.2 for emulated GPUs, whose participants meet in the host's memory.
+/* fake_nccl.cpp: a libnccl.so.2 for emulated GPUs, whose participants' streams meet in the host's memory.
  *
  * It minds what the real one minds: that participants come in one order with like arguments, that nothing is asked of a
  * communicator whose last call is not through, that none is used twice at a time.  FAKE_NCCL in the environment makes
@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -25,6 +27,7 @@ typedef struct request {
     size_t n;
     ncclDataType_t type;
     int op, root;
+    cudaStream_t stream;
 } request;
 
 struct group {
@@ -98,23 +101,31 @@ void put(void *p, ncclDataType_t type, size_t i, double x) {
     ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-double joined(const group *g, size_t i) {
+/* One collective on its way: the last stream that comes to it does the work of all. */
+struct meeting {
+    std::vector<request> requests;
+    std::mutex lock;
+    std::condition_variable changed;
+    size_t came = 0;
+};
+
+double joined(const meeting *g, size_t i) {
     const request &like = g->requests[0];
     const double scale = like.op > ncclAvg ? scales[(size_t)(like.op - ncclAvg - 1)] : 1;
     double x = get(g->requests[0].in, like.type, i) * scale;
-    for (int r = 1; r < g->n; r++) {
-        const double y = get(g->requests[(size_t)r].in, like.type, i) * scale;
+    for (size_t r = 1; r < g->requests.size(); r++) {
+        const double y = get(g->requests[r].in, like.type, i) * scale;
         x = like.op == ncclProd  ? x * y
             : like.op == ncclMax ? (y > x ? y : x)
             : like.op == ncclMin ? (y < x ? y : x)
                                  : x + y;
     }
-    return like.op == ncclAvg ? x / g->n : x;
+    return like.op == ncclAvg ? x / (double)g->requests.size() : x;
 }
 
-void meet(group *g) {
+void meet(const meeting *g) {
     const request &like = g->requests[0];
-    const size_t bytes = like.n * size_of(like.type), all = (size_t)g->n;
+    const size_t bytes = like.n * size_of(like.type), all = g->requests.size();
     std::vector<std::vector<char>> results(all); /* first all are made: they may be asked for in place */
     for (size_t r = 0; r < all; r++) {
         results[r].resize(like.what == ALL_GATHER ? bytes * all : bytes);
@@ -128,6 +139,15 @@ void meet(group *g) {
     for (size_t r = 0; r < all; r++)
         if (like.what != REDUCE || (int)r == like.root)
             memcpy(g->requests[r].out, results[r].data(), results[r].size());
+}
+
+void attend(meeting *m) {
+    std::unique_lock<std::mutex> guard(m->lock);
+    if (++m->came == m->requests.size()) {
+        meet(m);
+        m->changed.notify_all();
+    }
+    m->changed.wait(guard, [&] { return m->came == m->requests.size(); });
 }
 
 } // namespace
@@ -152,7 +172,9 @@ static ncclResult_t come(ncclComm *comm, const request &mine) {
     for (const request &other : g->requests)
         if (other.what != mine.what || other.n != mine.n || other.type != mine.type || other.root != mine.root)
             return wrong("participants ask for different things");
-    meet(g);
+    const auto now = std::make_shared<meeting>();
+    now->requests = g->requests;
+    for (const request &each : g->requests) each.stream->give(each.stream, [now] { attend(now.get()); });
     g->came = 0;
     g->rounds++;
     return ncclSuccess;
@@ -206,24 +228,24 @@ VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
 VISIBLE ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
 VISIBLE ncclResult_t ncclGroupEnd(void) { return ncclSuccess; }
 VISIBLE ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
-                                   ncclComm_t comm, cudaStream_t) {
-    return come(comm, {ALL_REDUCE, in, out, n, type, op, -1});
+                                   ncclComm_t comm, cudaStream_t stream) {
+    return come(comm, {ALL_REDUCE, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
-                                ncclComm_t comm, cudaStream_t) {
-    return come(comm, {REDUCE, in, out, n, type, op, root});
+                                ncclComm_t comm, cudaStream_t stream) {
+    return come(comm, {REDUCE, in, out, n, type, op, root, stream});
 }
 VISIBLE ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
-                                   cudaStream_t) {
-    return come(comm, {BROADCAST, in, out, n, type, ncclSum, root});
+                                   cudaStream_t stream) {
+    return come(comm, {BROADCAST, in, out, n, type, ncclSum, root, stream});
 }
 VISIBLE ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
-                                   cudaStream_t) {
-    return come(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1});
+                                   cudaStream_t stream) {
+    return come(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
-                                       ncclComm_t comm, cudaStream_t) {
-    return come(comm, {REDUCE_SCATTER, in, out, n, type, op, -1});
+                                       ncclComm_t comm, cudaStream_t stream) {
+    return come(comm, {REDUCE_SCATTER, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                               ncclScalarResidence_t residence, ncclComm_t comm) {

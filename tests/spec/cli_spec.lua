@@ -135,6 +135,35 @@ describe("conflux #program", function()
     assert.matches("\nran\n$", (run "-v -e 'print \"ran\"'"))
   end)
 
+  it("tells in --help of each option", function()
+    local out = run "--help"
+    for option in program.slurp("core/host/main.c"):gmatch '\n    {"(%-[^"]+)",' do
+      assert.matches("[ ,]" .. option:gsub("%-", "%%-") .. "[ ,]", out)
+    end
+  end)
+
+  it("shows what runs here, and goes on", function()
+    local out, err, code = run "--devices 'cpu*2' --threads 3 --memory-limit 1G --info"
+    assert.same({"", 0}, {err, code})
+    assert.equal(run("-v"), out:match "^[^\n]*\n") -- build and LuaJIT
+    assert.matches("\nABI %d+, %w+ %w+, zlib %d[%d.]*\n", out)
+    assert.matches("\ncpu: .*, %S+ kernels, [%d.]+ GiB %(oneDNN %d+%.%d+%.%d+%)\n", out)
+    assert.matches("\ncuda: .", out)
+    assert.matches("\nrun: cpu:0: 2 threads, 0.0 of at most 1024 MiB in use\nrun: cpu:1: 1 thread, 0.0 of", out)
+    assert.matches("\nprecision: float32\n$", out)
+    assert.equal("2\n", (run "--devices cpu --info -e 'print(1 + 1)'"):match "[^\n]*\n$")
+  end)
+
+  it("shows why something is missing", function()
+    local empty = os.tmpname() -- no directory: there is no plugin in it
+    local out, err, code = run("--devices cuda:5 --info", "CONFLUX_PLUGINS=" .. empty)
+    os.remove(empty)
+    assert.same({"", 0}, {err, code})
+    assert.matches("\ncuda: none: no CUDA plugin: [^\n]*libconflux_cuda.so: .", out)
+    assert.matches("\nrun: none: device 'cuda:5' does not exist: there is no CUDA plugin: .", out)
+    assert.matches("\nrun: none: device 'nothing' does not exist", (run "--devices nothing --info"))
+  end)
+
   it("stops a Lua loop at the first Ctrl-C", function()
     local _, err, code = shell("timeout --foreground --preserve-status -s INT 1 " .. conflux
       .. " -e 'jit.off() while true do end'")

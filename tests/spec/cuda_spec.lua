@@ -35,6 +35,26 @@ describe("the CUDA plugin #program", function()
     end
   end)
 
+  it("is quietly the CPU where it is missing or has no device, if none is asked for", function()
+    local first = [[-e 'local cf = require "conflux" print(#cf.devices(), cf.devices()[1])']]
+    local alone = "env -u CONFLUX_DEVICES CONFLUX_PLUGINS="
+    assert.equal("1\tcpu:0\n", (program.run(first, alone .. "/nowhere")))
+    assert.equal("1\tcpu:0\n", (program.run(first, "CUDA_VISIBLE_DEVICES= " .. alone .. build .. "lib")))
+    assert.equal("1\tcpu:0\n", (program.run("--devices cpu " .. first, alone .. build .. "lib")))
+  end)
+
+  it("has the run's devices where there are some, if none is asked for", function()
+    if not emulated then return pending "the emulated plugin is not built" end
+    local out, err = program.run([[-e 'local cf = require "conflux"
+      local lists = cf.withdevices(function() return cf.ones(3) + 1 end)
+      print(lists, lists[1]:sum():item(), cf.ones(1).device)']],
+      "env -u CONFLUX_DEVICES " .. emulated)
+    assert.equal("1 replicas on [cuda:0]\t6\tcpu:0\n", out, err)
+    out = program.run("--info", "env -u CONFLUX_DEVICES " .. emulated)
+    assert.matches("\ncuda: [^\n]*, 4.0 GiB %(CUDA runtime [^\n]*, cuBLASLt [^\n]*%)\n", out)
+    assert.matches("\nrun: cuda:0: 0.0 of at most 4096 MiB in use\n", out)
+  end)
+
   it("trains x2.lua to the CPU's losses with its kernels run on the CPU: on two parts of a GPU, on two GPUs, on both",
     function()
       if not emulated then return pending "the emulated plugin is not built" end

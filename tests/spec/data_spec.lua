@@ -2,7 +2,9 @@
 require "tests.spec.helper"
 local cf = require "conflux"
 
-require "tests.spec.virtual".devices("cpu*3", setup, teardown)
+local devices = require "tests.spec.devices"
+local on = devices.on
+devices.use(3, setup, teardown)
 
 local program = require "tests.spec.program"
 local file = program.file
@@ -59,7 +61,7 @@ describe("DataLoader", function()
       assert.equal(6, batch.n)
       for i = 1, 3 do
         assert.equal(2, batch[i].n)
-        assert.is_true(batch[i].x.device == "cpu:" .. i - 1)
+        assert.is_true(batch[i].x.device == on("cpu:" .. i - 1))
         assert.same({2, 1}, batch[i].x.shape)
         assert.tensor_equal(batch[i].x:reshape(-1):to "int64", batch[i].id)
       end
@@ -68,12 +70,12 @@ describe("DataLoader", function()
   end)
 
   it("keeps the order without shuffle", function()
-    local loader = cf.data.DataLoader(samples(8), {batch = 2, devices = {"cpu:0", "cpu:1"}})
+    local loader = cf.data.DataLoader(samples(8), {batch = 2, devices = on {"cpu:0", "cpu:1"}})
     assert.same({{{1, 2}, {3, 4}}, {{5, 6}, {7, 8}}}, ids(loader, 1))
   end)
 
   it("takes a list as data", function()
-    local loader = cf.data.DataLoader({cf.arange(1, 4), cf.arange(5, 8)}, {batch = 4, devices = {"cpu:0"}})
+    local loader = cf.data.DataLoader({cf.arange(1, 4), cf.arange(5, 8)}, {batch = 4, devices = on {"cpu:0"}})
     for _, batch in loader:epoch(1) do
       assert.tensor_equal(batch[1][1], {1, 2, 3, 4})
       assert.tensor_equal(batch[1][2], {5, 6, 7, 8})
@@ -101,7 +103,7 @@ describe("DataLoader", function()
 
   it("shuffles by seed and epoch, whatever the devices and batches", function()
     local function order(epoch, seed, o)
-      o = o or {batch = 4, devices = {"cpu:0"}}
+      o = o or {batch = 4, devices = on {"cpu:0"}}
       o.shuffle, o.seed = true, seed
       return flat(ids(cf.data.DataLoader(samples(24), o), epoch))
     end
@@ -126,7 +128,7 @@ describe("DataLoader", function()
   end)
 
   it("goes on where a saved state was", function()
-    local o = {batch = 2, shuffle = true, seed = 3, devices = {"cpu:0"}}
+    local o = {batch = 2, shuffle = true, seed = 3, devices = on {"cpu:0"}}
     local loader = cf.data.DataLoader(samples(12), o)
     local all = ids(loader, 5)
     local state

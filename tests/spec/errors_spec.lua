@@ -3,6 +3,7 @@ local cf    = require "conflux"
 local check = require "conflux.check"
 local core  = require "conflux.core"
 require "tests.spec.helper"
+local on = require "tests.spec.devices".on
 
 local function here()
   return debug.getinfo(2, "l").currentline
@@ -51,14 +52,14 @@ describe("an error", function()
 
   it("describes what came", function()
     local describe_value = check.describe
-    assert.equal("[2, 3] (int32, cpu:0)", describe_value(cf.zeros(2, 3, {dtype = "int32"})))
-    assert.equal("[] (float32, cpu:0)", describe_value(cf.tensor(1)))
+    assert.equal(on "[2, 3] (int32, cpu:0)", describe_value(cf.zeros(2, 3, {dtype = "int32"})))
+    assert.equal(on "[] (float32, cpu:0)", describe_value(cf.tensor(1)))
     assert.equal("nil", describe_value(nil))
     assert.equal("1.5", describe_value(1.5))
     assert.equal("'x'", describe_value "x")
     assert.equal("a table", describe_value {})
     assert.equal("a function", describe_value(print))
-    assert.equal("the device cpu:0", describe_value(cf.device "cpu"))
+    assert.equal(on "the device cpu:0", describe_value(cf.device()))
     assert.equal("a int64_t", describe_value(5LL))
   end)
 
@@ -69,7 +70,7 @@ describe("an error", function()
     assert.refuses(function() local _ = x / "2" end, "div: argument 'b': expected a tensor or a number, got '2'")
     assert.refuses(function() local _ = x ^ true end, "pow: argument 'b': expected a tensor or a number, got true")
     assert.refuses(function() local _ = x - cf.ones(3) end,
-      "sub: argument 'b': expected a shape that broadcasts with a [2] (float32, cpu:0), got [3] (float32, cpu:0)")
+      on "sub: argument 'b': expected a shape that broadcasts with a [2] (float32, cpu:0), got [3] (float32, cpu:0)")
     assert.refuses(function() cf.maximum(1, 2) end, "maximum: argument 'a': expected a tensor, got 1")
     assert.refuses(function() cf.exp(1) end, "exp: argument 'x': expected a tensor, got 1")
     assert.refuses(function() x.sum({}) end, "sum: argument 'x': expected a tensor, got a table")

@@ -1,6 +1,7 @@
 local cf  = require "conflux"
 local ffi = require "ffi"
 require "tests.spec.helper"
+local on = require "tests.spec.devices".on
 
 describe("cf.tensor", function()
   it("makes float32 of numbers and bool of booleans", function()
@@ -56,8 +57,8 @@ describe("cf.tensor", function()
   it("refuses what is no number", function()
     assert.refuses(function() cf.tensor("1") end, "tensor: argument 'v': expected a number")
     assert.refuses(function() cf.tensor({cf.ones(1)}) end,
-      "tensor: argument 'v': expected a number, a boolean, or nested lists of them, got a list of [1] (float32, cpu:0)"
-      .. " (see cf.stack)")
+      on "tensor: argument 'v': expected a number, a boolean, or nested lists of them, got a list of "
+      .. on "[1] (float32, cpu:0) (see cf.stack)")
     assert.refuses(function() cf.tensor({a = 1}) end, "tensor: argument 'v': expected a list")
   end)
 end)

@@ -1,5 +1,6 @@
 -- The scripts, run as a user runs them.
 local program = require "tests.spec.program"
+local devices = require "tests.spec.devices"
 
 local function run(arguments)
   local out, err, code = program.run(arguments)
@@ -8,7 +9,7 @@ end
 
 describe("scripts/x2.lua #program", function()
   it("learns the square on two devices, printing the losses of each epoch", function()
-    local text, code = run "--devices 'cpu*2' scripts/x2.lua"
+    local text, code = run("--devices " .. devices.spec(2) .. " scripts/x2.lua")
     assert.equal(0, code)
     local first, last, epochs = nil, nil, 0
     for a, b in text:gmatch "epoch +%d+  losses (%d+%.%d+)  (%d+%.%d+)\n" do
@@ -21,7 +22,7 @@ describe("scripts/x2.lua #program", function()
   end)
 
   it("prints the same in every run", function()
-    local command = "--devices 'cpu*3' scripts/x2.lua"
+    local command = "--devices " .. devices.spec(3) .. " scripts/x2.lua"
     assert.equal((run(command)), (run(command)))
   end)
 end)
@@ -47,7 +48,7 @@ describe("scripts/fashion.lua #program", function()
 
   it("reaches 80 % of accuracy after one epoch on two devices", function()
     if not handle then return pending "Fashion-MNIST is not installed (dataset-fashion-mnist)" end
-    local text, code = run "scripts/fashion.lua --devices 'cpu*2' --epochs 1 --seed 1"
+    local text, code = run("scripts/fashion.lua --epochs 1 --seed 1 --devices " .. devices.spec(2))
     assert.equal(0, code, text)
     local accuracy = text:match "epoch 1/1  loss %d%.%d%d%d%d  test_accuracy (%d%.%d%d%d%d)  samples/s %d+\n$"
     assert.is_truthy(accuracy, text)

@@ -1,8 +1,9 @@
 local cf = require "conflux"
+local on = require "tests.spec.devices".on
 require "tests.spec.helper"
 
 local function lines(...)
-  return table.concat({...}, "\n")
+  return on(table.concat({...}, "\n"))
 end
 
 describe("a printed tensor", function()
@@ -32,14 +33,14 @@ describe("a printed tensor", function()
   end)
 
   it("is one line without dimensions, and its last line alone without elements", function()
-    assert.equal("2.5 [float32, cpu:0]", tostring(cf.tensor(2.5)))
-    assert.equal("0.1 [float32, cpu:0]", tostring(cf.tensor(0.1)))
-    assert.equal("0.1 [float64, cpu:0]", tostring(cf.tensor(0.1, {dtype = "float64"})))
-    assert.equal("7 [int64, cpu:0]", tostring(cf.tensor(7, {dtype = "int64"})))
-    assert.equal("true [bool, cpu:0]", tostring(cf.tensor(true)))
-    assert.equal("nan [float32, cpu:0]", tostring(cf.tensor(0 / 0)))
-    assert.equal("[0x3 float32, cpu:0]", tostring(cf.zeros(0, 3)))
-    assert.equal("[3x0x2 int32, cpu:0]", tostring(cf.zeros(3, 0, 2, {dtype = "int32"})))
+    assert.equal(on "2.5 [float32, cpu:0]", tostring(cf.tensor(2.5)))
+    assert.equal(on "0.1 [float32, cpu:0]", tostring(cf.tensor(0.1)))
+    assert.equal(on "0.1 [float64, cpu:0]", tostring(cf.tensor(0.1, {dtype = "float64"})))
+    assert.equal(on "7 [int64, cpu:0]", tostring(cf.tensor(7, {dtype = "int64"})))
+    assert.equal(on "true [bool, cpu:0]", tostring(cf.tensor(true)))
+    assert.equal(on "nan [float32, cpu:0]", tostring(cf.tensor(0 / 0)))
+    assert.equal(on "[0x3 float32, cpu:0]", tostring(cf.zeros(0, 3)))
+    assert.equal(on "[3x0x2 int32, cpu:0]", tostring(cf.zeros(3, 0, 2, {dtype = "int32"})))
   end)
 
   it("shows more dimensions matrix by matrix", function()
@@ -95,7 +96,7 @@ describe("a printed tensor", function()
 
   it("reads no more than it shows", function()
     local x = cf.zeros(1):expand(100000, 1000)
-    assert.matches("%[100000x1000 float32, cpu:0%]$", tostring(x))
+    assert.matches(on "%[100000x1000 float32, cpu:0%]$", tostring(x))
   end)
 
   it("shows views as they are seen", function()

@@ -2,6 +2,8 @@ local cf   = require "conflux"
 local core = require "conflux.core"
 local ffi  = require "ffi"
 require "tests.spec.helper"
+local devices = require "tests.spec.devices"
+local on = devices.on
 
 local DTYPES = {"bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"}
 
@@ -11,7 +13,7 @@ describe("a tensor", function()
     assert.same({2, 3}, x.shape)
     assert.equal(2, x.ndim)
     assert.equal("int32", x.dtype)
-    assert.equal("cpu:0", tostring(x.device))
+    assert.equal(on "cpu:0", tostring(x.device))
     assert.equal(2, #x)
     assert.equal(3, x:size(2))
     assert.equal(3, x:size(-1))
@@ -69,7 +71,7 @@ describe("reading", function()
     assert.equal(5, cf.tensor(5):item())
     assert.equal(5, cf.tensor(5):totable())
     assert.refuses(function() cf.ones(2):item() end,
-      "item: argument 'x': expected a tensor of one element, got [2] (float32, cpu:0)")
+      on "item: argument 'x': expected a tensor of one element, got [2] (float32, cpu:0)")
   end)
 
   it("refuses integers that a Lua number cannot hold", function()
@@ -93,14 +95,17 @@ describe("reading", function()
   end)
 
   it("hands out a pointer of the dtype", function()
-    local x = cf.arange(1, 4)
+    local x = cf.arange(1, 4, {device = "cpu"})
     local p = x:pointer()
     assert.is_true(ffi.istype("float *", p))
     assert.equal(3, p[2])
     assert.equal(2, x[{{2, 3}}]:pointer()[0])
-    assert.is_true(ffi.istype("int64_t *", cf.zeros(1, {dtype = "int64"}):pointer()))
+    assert.is_true(ffi.istype("int64_t *", cf.zeros(1, {dtype = "int64", device = "cpu"}):pointer()))
     assert.refuses(function() x:reshape(2, 2):t():pointer() end,
       "pointer: argument 'x': expected a packed tensor (see :contiguous()), got a view with gaps")
+    if not devices.are_cpu then
+      assert.refuses(function() cf.ones(1):pointer() end, on "pointer: the memory of cpu:0 cannot be read by the host")
+    end
   end)
 end)
 
@@ -119,7 +124,7 @@ describe("copies", function()
   it("return x itself where nothing changes", function()
     local x = cf.ones(2)
     assert.is_true(x:to("float32") == x)
-    assert.is_true(x:to("cpu") == x)
+    assert.is_true(x:to(on "cpu:0") == x)
     assert.is_true(x:to(x.device, "float32") == x)
     assert.is_true(x.device(x) == x)
     assert.is_true(x:contiguous() == x)
@@ -233,7 +238,7 @@ describe("the library", function()
     local again = require "conflux"
     assert.is_false(again == cf)
     assert.tensor_equal(again.zeros(2) + x, cf.ones(2))
-    assert.equal("[2 float32, cpu:0]", tostring(x):match "[^\n]*$")
+    assert.equal(on "[2 float32, cpu:0]", tostring(x):match "[^\n]*$")
     for name, module in pairs(loaded) do package.loaded[name] = module end
     require("conflux.core").tensor_meta.__tostring = package.loaded["conflux.show"]
   end)
@@ -249,18 +254,18 @@ describe("the library", function()
 
   it("keeps memory flat over many dropped tensors", function()
     collectgarbage()
-    local before = cf.memory("cpu:0").in_use
+    local before = cf.memory().in_use
     local shape = ffi.new("int64_t[1]", 2 ^ 20)
     for _ = 1, 20000 do -- 1 MiB each, uninitialised, so that only memory is at stake
       local x = core.new()
-      assert(core.C.cfx_empty(cf.device "cpu", core.dtype.uint8, 1, shape, x) == 0)
+      assert(core.C.cfx_empty(cf.device(), core.dtype.uint8, 1, shape, x) == 0)
     end
-    local grown = cf.memory("cpu:0").in_use - before
+    local grown = cf.memory().in_use - before
     assert.is_true(grown <= core.debt_threshold() + 2 ^ 21, ("%.0f MiB"):format(grown / 2 ^ 20))
-    assert.is_true(core.debt_threshold() <= math.max(2 ^ 26, cf.memory("cpu:0").limit / 16))
+    assert.is_true(core.debt_threshold() <= math.max(2 ^ 26, cf.memory().limit / 16))
     collectgarbage()
     collectgarbage()
-    assert.is_true(cf.memory("cpu:0").in_use - before < 2 ^ 20)
+    assert.is_true(cf.memory().in_use - before < 2 ^ 20)
   end)
 
   it("knows its devices by name", function()
@@ -268,31 +273,30 @@ describe("the library", function()
     assert.is_true(cpu == cf.device "cpu:0")
     assert.equal("cpu:0", cpu.name)
     assert.is_true(cpu.threads >= 1)
-    assert.is_true(cf.devices()[1] == cpu)
-    assert.equal(cpu, cf.ones(1).device)
+    local first = cf.device(on "cpu:0")
+    assert.is_true(cf.devices()[1] == first)
+    assert.equal(first, cf.ones(1).device)
     assert.refuses(function() cf.device "cpu:77" end, "device: argument 'name': device 'cpu:77' does not exist")
     assert.refuses(function() cf.device(3) end, "device: argument 'name': expected a device or its name, got 3")
     assert.refuses(function() local _ = cpu.nmae end, "device: a device has no field 'nmae'")
   end)
 
   it("changes the run's devices, but not under a tensor's feet", function()
-    local names = {}
-    for i, device in ipairs(cf.devices()) do names[i] = device.name end
     finally(function()
       collectgarbage()
-      cf.devices(table.concat(names, ","))
+      devices.run(1)
     end)
-    local two = cf.devices "cpu*2"
+    local two = cf.devices(devices.spec(2))
     assert.equal(2, #two)
-    local x = cf.ones(2, {device = "cpu:1"})
-    assert.equal("cpu:1", tostring(x.device))
-    assert.is_true(x:to("cpu:0").device == two[1])
+    local x = cf.ones(2, {device = on "cpu:1"})
+    assert.equal(on "cpu:1", tostring(x.device))
+    assert.is_true(x:to(on "cpu:0").device == two[1])
     assert.tensor_equal(two[1](x), cf.ones(2))
-    assert.refuses(function() local _ = x + cf.ones(2) end, "add: argument 'b': expected a tensor on cpu:1")
-    assert.refuses(function() cf.devices "cpu" end, "devices: tensors live on cpu:1")
+    assert.refuses(function() local _ = x + cf.ones(2) end, on "add: argument 'b': expected a tensor on cpu:1")
+    assert.refuses(function() cf.devices(devices.spec(1)) end, on "devices: tensors live on cpu:1")
     local second = two[2]
     x:release()
-    cf.devices "cpu"
+    cf.devices(devices.spec(1))
     assert.refuses(function() local _ = second.name end, "device: this device is no longer one of the run's")
     assert.refuses(function() cf.ones(1, {device = second}) end, "ones: argument 'device': this device is no longer")
   end)

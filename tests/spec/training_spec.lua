@@ -1,16 +1,17 @@
 -- What replicas promise of a training run: n replicas are one with n times the batch, and equal runs are equal.
 require "tests.spec.helper"
-local virtual = require "tests.spec.virtual"
+local devices = require "tests.spec.devices"
 local cf = require "conflux"
 local nn, optim = cf.nn, cf.optim
+local on = devices.on
 
-virtual.devices("cpu*5", setup, teardown)
+devices.use(5, setup, teardown)
 
 local STEPS, BATCH = 20, 6
 
 local function names(n)
   local list = {}
-  for i = 1, n do list[i] = "cpu:" .. i - 1 end
+  for i = 1, n do list[i] = on("cpu:" .. i - 1) end
   return list
 end
 
@@ -77,9 +78,9 @@ describe("replicas", function()
   it("hold a flat line of memory", function()
     local function in_use()
       cf.sync()
-      virtual.collect()
+      devices.collect()
       local sum = 0
-      for i = 1, 5 do sum = sum + cf.memory("cpu:" .. i - 1).in_use end
+      for i = 1, 5 do sum = sum + cf.memory(on("cpu:" .. i - 1)).in_use end
       return sum
     end
     train(3, 3 * BATCH, momentum)

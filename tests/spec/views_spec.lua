@@ -1,5 +1,6 @@
 local cf = require "conflux"
 require "tests.spec.helper"
+local on = require "tests.spec.devices".on
 
 describe("shape", function()
   local x
@@ -16,7 +17,7 @@ describe("shape", function()
     assert.equal(100, x[{1, 1}]:item()) -- a view
     assert.tensor_equal(x:t():reshape(6), {100, 4, 2, 5, 3, 6}) -- a copy, as no view can show it
     assert.refuses(function() x:reshape(4) end,
-      "reshape: argument 'shape': [4] does not fit the 6 elements of [2, 3] (float32, cpu:0)")
+      on "reshape: argument 'shape': [4] does not fit the 6 elements of [2, 3] (float32, cpu:0)")
     assert.refuses(function() x:reshape(-1, -1) end, "reshape: argument 'shape'")
     assert.refuses(function() x:reshape(1.5, 4) end, "reshape: argument 'shape': expected sizes of -1 or more, got 1.5")
     assert.refuses(function() x:reshape(6, {dim = 1}) end, "reshape: unknown option 'dim': there are none")
@@ -56,7 +57,7 @@ describe("shape", function()
     local row = cf.tensor({{1, 2}})
     assert.tensor_equal(row:expand(3, 2), {{1, 2}, {1, 2}, {1, 2}})
     assert.tensor_equal(row:expand(2, -1, -1), {{{1, 2}}, {{1, 2}}})
-    assert.refuses(function() row:expand(3, 3) end, "expand: argument 'shape': a [1, 2] (float32, cpu:0) does not")
+    assert.refuses(function() row:expand(3, 3) end, on "expand: argument 'shape': a [1, 2] (float32, cpu:0) does not")
     assert.refuses(function() row:expand(3, 2):add_(1) end, "add_: the tensor is expanded")
     assert.tensor_equal(row:tile(2, 2), {{1, 2, 1, 2}, {1, 2, 1, 2}})
     assert.tensor_equal(row:tile({1, 1}), row)

@@ -1,0 +1,31 @@
+/* about.cu: what CUDA and its GPUs are, for people. */
+#include <stdio.h>
+
+#include "cuda/device.cuh"
+
+#include <cublasLt.h> // after what the emulated one rests on
+
+static void libraries(char *text, size_t bytes) {
+    int runtime = 0, driver = 0; /* a failure leaves them as they are */
+    cudaRuntimeGetVersion(&runtime);
+    cudaDriverGetVersion(&driver);
+    const size_t lt = cublasLtGetVersion();
+    char with[32] = "no driver";
+    if (driver > 0) snprintf(with, sizeof with, "driver for %d.%d", driver / 1000, driver % 1000 / 10);
+    snprintf(text, bytes, "CUDA runtime %d.%d, %s, cuBLASLt %d.%d.%d", runtime / 1000, runtime % 1000 / 10, with,
+             (int)(lt / 10000), (int)(lt / 100 % 100), (int)(lt % 100));
+}
+
+void cf_cuda_about(int32_t device, char *text, size_t bytes) {
+    cudaDeviceProp p;
+    if (device < 0) {
+        libraries(text, bytes);
+        return;
+    }
+    const cudaError_t error = cudaGetDeviceProperties(&p, device);
+    if (error == cudaSuccess)
+        snprintf(text, bytes, "%s, compute capability %d.%d, %.1f GiB", p.name, p.major, p.minor,
+                 (double)p.totalGlobalMem / (1 << 30));
+    else snprintf(text, bytes, "%s", cudaGetErrorString(error));
+    cudaGetLastError(); /* the next call is not to blame */
+}

@@ -1,0 +1,184 @@
+/* emulated_runtime.cpp: streams as threads, events between them.  See emulated_runtime.h. */
+#include "emulated_runtime.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "cuda/kernel.cuh"
+
+/* One lock for all: what matters here is order, not speed. */
+static std::mutex lock;
+static std::condition_variable changed;
+
+struct stream : cf_emulated_stream {
+    std::deque<std::function<void()>> work;
+    uint64_t given = 0, done = 0;
+    bool ends = false;
+    std::thread thread;
+};
+
+/* Recorded `asked` times, of which `happened` have; versions make a later record no business of an earlier wait.
+ * Streams may outlive the event. */
+struct versions {
+    uint64_t asked = 0, happened = 0;
+};
+struct cf_emulated_event {
+    std::shared_ptr<versions> is = std::make_shared<versions>();
+};
+
+static std::vector<stream *> streams;
+
+/* ---- streams ------------------------------------------------------------------------------------------------ */
+
+static void delay(unsigned *random, unsigned most) {
+    *random = *random * 1664525u + 1013904223u;
+    if (most > 0 && *random >> 28 == 0) usleep((*random >> 8) % most);
+}
+
+static void work_off(stream *s) {
+    const char *text = getenv("CONFLUX_EMULATED_DELAY");
+    const unsigned most = text ? (unsigned)atoi(text) : 0;
+    unsigned random = (unsigned)(uintptr_t)s;
+    std::unique_lock<std::mutex> guard(lock);
+    for (;;) {
+        changed.wait(guard, [&] { return s->ends || !s->work.empty(); });
+        if (s->work.empty()) return;
+        const auto work = std::move(s->work.front());
+        s->work.pop_front();
+        guard.unlock();
+        delay(&random, most);
+        work();
+        guard.lock();
+        s->done++;
+        changed.notify_all();
+    }
+}
+
+static void give(cf_emulated_stream *to, std::function<void()> work) {
+    stream *s = (stream *)to;
+    std::lock_guard<std::mutex> guard(lock);
+    s->work.push_back(std::move(work));
+    s->given++;
+    changed.notify_all();
+}
+
+void cf_emulate_on(void *to, std::function<void()> work) {
+    if (to) give((cudaStream_t)to, std::move(work));
+    else work();
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int) {
+    stream *s = new stream();
+    s->give = give;
+    s->thread = std::thread(work_off, s);
+    *out = s;
+    std::lock_guard<std::mutex> guard(lock);
+    streams.push_back(s);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t which) {
+    stream *s = (stream *)which;
+    std::unique_lock<std::mutex> guard(lock);
+    const uint64_t given = s->given;
+    changed.wait(guard, [&] { return s->done >= given; });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t which) {
+    stream *s = (stream *)which;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        for (size_t k = 0; k < streams.size(); k++)
+            if (streams[k] == s) streams.erase(streams.begin() + (long)k--);
+        s->ends = true;
+        changed.notify_all();
+    }
+    s->thread.join(); /* which does what is left first */
+    delete s;
+    return cudaSuccess;
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int) { return *out = new cf_emulated_event(), cudaSuccess; }
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    const auto is = event->is;
+    uint64_t version;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        version = ++is->asked;
+    }
+    cf_emulate_on(stream, [=] {
+        std::lock_guard<std::mutex> guard(lock);
+        is->happened = version;
+        changed.notify_all();
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    std::lock_guard<std::mutex> guard(lock);
+    return event->is->happened == event->is->asked ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int) {
+    const auto is = event->is;
+    uint64_t version;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        version = is->asked;
+    }
+    cf_emulate_on(stream, [=] {
+        std::unique_lock<std::mutex> guard(lock);
+        changed.wait(guard, [&] { return is->happened >= version; });
+    });
+    return cudaSuccess;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+cudaError_t cf_emulated_memory(void **out, size_t bytes) {
+    *out = aligned_alloc(256, (bytes + 255) & ~(size_t)255);
+    if (!*out) return cudaErrorMemoryAllocation;
+    memset(*out, 0xA5, bytes); /* CUDA's memory is not zero either */
+    return cudaSuccess;
+}
+
+static bool is_live(const stream *which) {
+    for (const auto *live : streams)
+        if (live == which) return true;
+    return false;
+}
+
+/* cudaFree waits for the device, too. */
+void cf_emulated_free(void *p) {
+    std::unique_lock<std::mutex> guard(lock);
+    const auto all = streams;
+    std::vector<uint64_t> given;
+    for (const auto *one : all) given.push_back(one->given);
+    changed.wait(guard, [&] {
+        for (size_t k = 0; k < all.size(); k++)
+            if (is_live(all[k]) && all[k]->done < given[k]) return false;
+        return true;
+    });
+    free(p);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t stream) {
+    cf_emulate_on(stream, [=] { memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
