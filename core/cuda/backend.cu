@@ -43,6 +43,39 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
     return 0;
 }
 
+static std::mutex halts_lock;
+static cf_cuda_halt *halts;
+
+static cfx_status take_halt(cf_cuda_device *device, const void *run) {
+    std::lock_guard<std::mutex> guard(halts_lock);
+    cf_cuda_halt *halt = halts;
+    while (halt && (halt->run != run || halt->index != device->index)) halt = halt->next;
+    if (!halt) {
+        halt = new (std::nothrow) cf_cuda_halt();
+        if (!halt) return cf_fail(CFX_EMEMORY, "out of host memory: a CUDA device");
+        halt->run = run;
+        halt->index = device->index;
+        halt->next = halts;
+        halts = halt;
+    }
+    halt->owners++;
+    device->halt = halt;
+    if (halt->word) return CFX_OK;
+    CF_CUDA(cudaMalloc(&halt->word, sizeof *halt->word));
+    CF_CUDA(cudaMemset(halt->word, 0, sizeof *halt->word));
+    return cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset");
+}
+
+static void give_halt(cf_cuda_device *device) {
+    std::lock_guard<std::mutex> guard(halts_lock);
+    if (!device->halt || --device->halt->owners > 0) return;
+    cf_cuda_halt **at = &halts;
+    while (*at != device->halt) at = &(*at)->next;
+    *at = device->halt->next;
+    if (device->halt->word) cudaFree(device->halt->word);
+    delete device->halt;
+}
+
 static void cuda_close(void *state) {
     cf_cuda_device *device = (cf_cuda_device *)state;
     cudaSetDevice(device->index);
@@ -54,28 +87,45 @@ static void cuda_close(void *state) {
             if (queue->marks[k].event) cudaEventDestroy(queue->marks[k].event);
         if (queue->scratch) cudaFree(queue->scratch);
         if (queue->stream) cudaStreamDestroy(queue->stream);
+        if (queue->faults) cudaFreeHost(queue->faults);
     }
-    if (device->shared.fault) cudaFreeHost(device->shared.fault);
+    give_halt(device);
     delete device;
 }
 
-static cfx_status open_streams(cf_cuda_device *device) {
-    void *fault;
+/* With unified addresses the device knows the faults by the same address. */
+static cfx_status open_faults(cf_cuda_queue *queue, int32_t *halt) {
+    void *memory;
+    const size_t bytes = CF_LAUNCH_AHEAD * sizeof(cf_cuda_fault) + sizeof(int32_t);
+    CF_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+    memset(memory, 0, bytes);
+    queue->faults = (cf_cuda_fault *)memory;
+    int32_t *some = (int32_t *)(queue->faults + CF_LAUNCH_AHEAD);
+    queue->some = some;
+    for (int k = 0; k < CF_LAUNCH_AHEAD; k++) {
+        queue->faults[k].some = some;
+        queue->faults[k].halt = halt;
+    }
+    return CFX_OK;
+}
+
+static cfx_status open_streams(cf_cuda_device *device, const void *run) {
     CF_CUDA(cudaSetDevice(device->index));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
-    CF_CUDA(cudaHostAlloc(&fault, sizeof(cf_cuda_fault), cudaHostAllocMapped));
-    memset(fault, 0, sizeof(cf_cuda_fault));
-    device->shared.fault = (cf_cuda_fault *)fault; /* with unified addresses the device knows it by the same one */
-    for (int q = 0; q < CF_CUDA_QUEUES; q++)
+    CF_TRY(take_halt(device, run));
+    device->shared.halt = device->halt->word;
+    for (int q = 0; q < CF_CUDA_QUEUES; q++) {
         CF_CUDA(cudaStreamCreateWithFlags(&device->queue[q].stream, cudaStreamNonBlocking));
+        CF_TRY(open_faults(&device->queue[q], device->halt->word));
+    }
     return cf_cuda_products_begin(device);
 }
 
-static cfx_status cuda_open(int32_t index, void **state) {
+static cfx_status cuda_open(int32_t index, const void *run, void **state) {
     cf_cuda_device *device = new (std::nothrow) cf_cuda_device();
     if (!device) return cf_fail(CFX_EMEMORY, "out of host memory: a CUDA device");
     device->index = index;
-    const cfx_status status = open_streams(device);
+    const cfx_status status = open_streams(device, run);
     if (status != CFX_OK) {
         cuda_close(device);
         return status;
@@ -134,10 +184,11 @@ void *cf_cuda_scratch(cf_worker *worker, size_t bytes) {
 
 /* ---- streams ------------------------------------------------------------------------------------------------ */
 
-static void cuda_select(cf_worker *worker, int q) {
+static void cuda_select(cf_worker *worker, int q, uint64_t ticket) {
     cf_cuda_device *device = cf_cuda_device_of(worker);
     device->selected = q;
     device->shared.stream = device->queue[q].stream;
+    device->shared.fault = &device->queue[q].faults[ticket % CF_LAUNCH_AHEAD];
 }
 
 static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
@@ -157,26 +208,25 @@ static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
     return CFX_OK;
 }
 
-/* The id out of range that kernels found since it was looked for last. */
-static cfx_status look_for_fault(cf_cuda_fault *fault) {
-    if (!((volatile cf_cuda_fault *)fault)->set) return CFX_OK;
-    const char *name = "";
-    switch (fault->op) {
-#define CF_OP(row, family, domain, gradient) \
-    case CF_OP_##row:                        \
-        name = #row;                         \
-        break;
-#include "device/ops.def"
-#undef CF_OP
+/* The first fault of tickets (from, to]. */
+static cfx_status look_for_fault(cf_cuda_queue *queue, uint64_t from, uint64_t to, uint64_t *faulted) {
+    if (!*queue->some) return CFX_OK;
+    *queue->some = 0;
+    for (uint64_t ticket = from + 1; ticket <= to; ticket++) {
+        cf_cuda_fault *fault = &queue->faults[ticket % CF_LAUNCH_AHEAD];
+        if (!((volatile cf_cuda_fault *)fault)->set) continue;
+        *faulted = ticket;
+        return cf_cuda_raise(fault);
     }
-    return cf_cuda_raise(fault, name);
+    *queue->some = 1; /* it is of a command that has not ended */
+    return CFX_OK;
 }
 
-static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done) {
+static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted) {
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[q];
+    const uint64_t before = *done;
     std::lock_guard<std::mutex> guard(queue->lock);
-    const uint64_t before = queue->done;
     while (queue->head < queue->tail) {
         const auto *mark = &queue->marks[queue->head % CF_CUDA_MARKS];
         const cudaError_t error = cudaEventQuery(mark->event);
@@ -184,13 +234,23 @@ static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done) {
             cudaGetLastError();
             break;
         }
-        queue->done = mark->ticket;
+        *done = queue->done = mark->ticket;
         queue->head++;
-        *done = queue->done;
         if (error != cudaSuccess) return cf_cuda_check(error, "a kernel");
     }
-    if (queue->joined) CF_TRY(cf_cuda_joined_watch(device, q, queue->done != before));
-    return *done == queue->done ? look_for_fault(device->shared.fault) : CFX_OK;
+    if (queue->joined) CF_TRY(cf_cuda_joined_watch(device, q, *done != before));
+    return look_for_fault(queue, before, *done, faulted);
+}
+
+static void cuda_forgive(void *state) {
+    cf_cuda_device *device = (cf_cuda_device *)state;
+    cudaSetDevice(device->index);
+    cudaMemset(device->halt->word, 0, sizeof *device->halt->word);
+    cudaDeviceSynchronize();
+    for (int q = 0; q < CF_CUDA_QUEUES; q++) {
+        *device->queue[q].some = 0;
+        for (int k = 0; k < CF_LAUNCH_AHEAD; k++) device->queue[q].faults[k].set = 0;
+    }
 }
 
 static bool cuda_follow(cf_worker *worker, int q, void *other, int of, uint64_t ticket) {
@@ -226,7 +286,8 @@ static void cuda_unpin(void *state, void *memory) {
 extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
 extern const cf_collectives cf_cuda_collectives;
 
-static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_follow, cuda_copy, cuda_pin, cuda_unpin};
+static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_forgive,
+                                   cuda_follow, cuda_copy, cuda_pin,  cuda_unpin};
 
 extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_entry(void) {
     static const cf_backend backend = {CFX_ABI_VERSION,

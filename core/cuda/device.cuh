@@ -25,6 +25,8 @@ struct cf_cuda_queue {
         cudaEvent_t event;
     } marks[CF_CUDA_MARKS]; /* a ring: [head, tail) */
     uint64_t head, tail, done;
+    cf_cuda_fault *faults; /* [CF_LAUNCH_AHEAD], by ticket: host memory that the device writes */
+    volatile int32_t *some;
     void *scratch;
     size_t scratch_bytes;
     struct cf_cuda_group *joined; /* nccl.cu's: of the collective launched last, until its kernel has run */
@@ -33,10 +35,20 @@ struct cf_cuda_queue {
     std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };
 
+/* What the (virtual) devices of one context on one GPU share: a word of device memory that keeps updates off while a
+ * fault is not known to the host. */
+struct cf_cuda_halt {
+    cf_cuda_halt *next;
+    const void *run;
+    int index, owners;
+    int32_t *word;
+};
+
 /* What backend->open makes, one a (virtual) device.  `shared` is what kernels see, worker->local. */
 struct cf_cuda_device {
     cf_cuda shared;
     int index, selected;
+    cf_cuda_halt *halt;
     cf_cuda_queue queue[CF_CUDA_QUEUES];
     struct cf_cuda_products *products; /* product.cu's */
 };

@@ -33,30 +33,31 @@ extern "C" {
 
 /* ---- what a row gets ---------------------------------------------------------------------------------------- */
 
-/* The first id out of range since the host looked last: host memory that the device writes. */
+/* The first id out of range that one command found: host memory that the device writes. */
 typedef struct cf_cuda_fault {
     int32_t set, op;
     int64_t id, position, size;
+    int32_t *some; /* of host memory: some fault of this queue is set */
+    int32_t *halt; /* of device memory: updates keep off, because what they would use is void */
 } cf_cuda_fault;
 
-/* Takes the fault and fails with it; `name`: of the row, or NULL. */
-static inline cfx_status cf_cuda_raise(cf_cuda_fault *fault, const char *name) {
+/* Takes the fault and fails with it. */
+static inline cfx_status cf_cuda_raise(cf_cuda_fault *fault) {
     volatile cf_cuda_fault *seen = fault; /* the device writes it */
     const long long id = seen->id, position = seen->position + 1, last = seen->size - 1;
     const int op = seen->op;
     seen->set = 0;
-    const char *colon = name ? ": " : "";
-    if (!name) name = "";
     if (op == CF_OP_crossentropy)
-        return cf_fail(CFX_EFAULT, "%s%sid %lld at row %lld is outside 0 to %lld (%lld classes)", name, colon, id,
-                       position, last, last + 1);
-    return cf_fail(CFX_EFAULT, "%s%sid %lld at position %lld is outside 0 to %lld", name, colon, id, position, last);
+        return cf_fail(CFX_EFAULT, "id %lld at row %lld is outside 0 to %lld (%lld classes)", id, position, last,
+                       last + 1);
+    return cf_fail(CFX_EFAULT, "id %lld at position %lld is outside 0 to %lld", id, position, last);
 }
 
 typedef struct cf_cuda {
-    void *stream; /* cudaStream_t of the queue whose command runs */
-    int sms;      /* streaming multiprocessors */
-    cf_cuda_fault *fault;
+    void *stream;         /* cudaStream_t of the queue whose command runs */
+    int sms;              /* streaming multiprocessors */
+    cf_cuda_fault *fault; /* of the command that runs */
+    const int32_t *halt;
 } cf_cuda;
 
 static inline cf_cuda *cf_cuda_of(const cf_worker *worker) { return (cf_cuda *)worker->local; }
@@ -90,6 +91,9 @@ __device__ static inline int64_t cf_checked_id(cf_cuda_fault *fault, int op, int
         fault->id = id;
         fault->position = position;
         fault->size = size;
+        *fault->halt = 1;
+        __threadfence_system(); /* who sees `some` sees the rest */
+        *(volatile int32_t *)fault->some = 1;
     }
     return 0;
 }

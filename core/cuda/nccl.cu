@@ -271,20 +271,29 @@ static ncclResult_t scaled_op(cf_cuda_group *group, int rank, const cf_join *joi
     return ncclSuccess;
 }
 
-static ncclResult_t launch(cf_cuda_group *group, int rank, const cf_join *j, cudaStream_t stream) {
-    const ncclComm_t comm = group->comms[rank];
+static ncclResult_t launch_values(const cf_join *j, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
     const ncclDataType_t type = type_of(j->dtype);
     const size_t n = (size_t)j->n;
-    ncclRedOp_t op = op_of(j->op, j->dtype);
-    if (j->scale != 1) {
-        const ncclResult_t result = scaled_op(group, rank, j, &op);
-        if (result != ncclSuccess) return result;
-    }
     if (j->kind == CF_JOIN_GATHER) return nccl.AllGather(j->in, j->out, n, type, comm, stream);
     if (j->kind == CF_JOIN_SCATTER) return nccl.ReduceScatter(j->in, j->out, n, type, op, comm, stream);
     if (j->op == CF_COMBINE_COPY) return nccl.Broadcast(j->in, j->out, n, type, j->root, comm, stream);
     if (j->root >= 0) return nccl.Reduce(j->in, j->out, n, type, op, j->root, comm, stream);
     return nccl.AllReduce(j->in, j->out, n, type, op, comm, stream);
+}
+
+/* In one launch with the values goes the word that keeps updates off: a fault on one GPU makes what the others receive
+ * void, before their workers can know. */
+static ncclResult_t launch(cf_cuda_group *group, int rank, const cf_join *j, cudaStream_t stream) {
+    const ncclComm_t comm = group->comms[rank];
+    int32_t *halt = group->devices[rank]->halt->word;
+    ncclRedOp_t op = op_of(j->op, j->dtype);
+    ncclResult_t result = j->scale != 1 ? scaled_op(group, rank, j, &op) : ncclSuccess;
+    if (result == ncclSuccess) result = nccl.GroupStart();
+    if (result != ncclSuccess) return result;
+    result = launch_values(j, op, comm, stream);
+    if (!went_wrong(result)) result = nccl.AllReduce(halt, halt, 1, ncclInt32, ncclMax, comm, stream);
+    const ncclResult_t ended = nccl.GroupEnd();
+    return went_wrong(result) ? result : ended;
 }
 
 static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join *j) {

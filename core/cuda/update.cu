@@ -37,6 +37,7 @@ namespace {
 typedef struct settings {
     int rule;
     double scale, decay, limit, eps;
+    const int32_t *halt; /* not 0: a gradient may be void */
 } settings;
 
 /* What the formulas take; a, b, c: of the step. */
@@ -152,6 +153,7 @@ template <int RULE, class T, class P>
 __global__ void __launch_bounds__(CF_THREADS) update_packed(settings set, const double *slot, int64_t n, P *p /* [n] */,
                                                             const P *grad /* [n] */, T *m /* [n] */, T *v /* [n] */) {
     __shared__ numbers<T> shared;
+    if (*set.halt) return; /* all of a launch see the same: who sets it comes before, or concerns nobody here */
     if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
     __syncthreads();
     const numbers<T> s = shared;
@@ -166,6 +168,7 @@ template <class T>
 __global__ void __launch_bounds__(CF_THREADS) update_views(settings set, const double *slot, int64_t n, cf_view p,
                                                            cf_view grad, cf_view m, cf_view v, int states) {
     __shared__ numbers<T> shared;
+    if (*set.halt) return; /* all of a launch see the same: who sets it comes before, or concerns nobody here */
     if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
     __syncthreads();
     const numbers<T> s = shared;
@@ -235,7 +238,8 @@ extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
         return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, cf_rule_kind_states(rule),
                        call->nout - 1);
     if (cf_view_numel(&call->v[0]) == 0) return CFX_OK;
-    const settings set = {rule, call->p[0], call->p[1], call->p[2] > 0 ? call->p[2] : INFINITY, call->p[3]};
+    const settings set = {
+        rule, call->p[0], call->p[1], call->p[2] > 0 ? call->p[2] : INFINITY, call->p[3], cf_cuda_of(worker)->halt};
     if (!update_is_packed(call)) {
         if (call->dtype == CFX_FLOAT64) launch_views<double>(worker, call, &set);
         else launch_views<float>(worker, call, &set);

@@ -31,7 +31,8 @@ typedef struct cf_backend {
     int32_t host_memory; /* the host may read and write its slabs */
     /* How many devices there are, with the reason in `why` where none. */
     int32_t (*count)(char *why, size_t why_bytes);
-    cfx_status (*open)(int32_t index, void **state);
+    /* `run` is the same for all devices that are opened for one context. */
+    cfx_status (*open)(int32_t index, const void *run, void **state);
     void (*close)(void *state);
     size_t (*memory)(void *state); /* bytes the device has */
     cfx_status (*slab_new)(void *state, size_t bytes, void **out);
@@ -46,15 +47,23 @@ typedef struct cf_backend {
     void (*about)(int32_t device, char *text, size_t bytes);
 } cf_backend;
 
+/* So many commands of a queue may be launched and not have happened: a driver keeps a thousand launches or so, and who
+ * asks it for more is held up. */
+enum { CF_LAUNCH_AHEAD = 512 };
+
 /* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  Calls are on the
  * worker's thread unless they say otherwise. */
 typedef struct cf_streams {
-    /* What is launched from here on belongs to queue q. */
-    void (*select)(cf_worker *worker, int q);
+    /* What is launched from here on belongs to `ticket` of queue q, at most CF_LAUNCH_AHEAD after the last that has
+     * happened. */
+    void (*select)(cf_worker *worker, int q, uint64_t ticket);
     /* What was launched on queue q so far is up to `ticket`: poll and follow can tell when it has happened. */
     cfx_status (*mark)(cf_worker *worker, int q, uint64_t ticket);
-    /* The last marked ticket of queue q that has happened.  A failure says that something up to it went wrong. */
-    cfx_status (*poll)(cf_worker *worker, int q, uint64_t *done);
+    /* *done: the last marked ticket of queue q that was known to have happened, and now the last that has.  A failure
+     * says that something between went wrong: *faulted, or if that is not known, and stays 0, any of them. */
+    cfx_status (*poll)(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted);
+    /* All faults are known to the host, and nothing is under way: what keeps updates off may go.  Host thread. */
+    void (*forgive)(void *state);
     /* Makes queue q wait, without the worker, for `ticket` of queue `of` of the device whose state is `other`; false if
      * no mark covers it yet. */
     bool (*follow)(cf_worker *worker, int q, void *other, int of, uint64_t ticket);

@@ -24,12 +24,18 @@ cfx_status cf_queue_open(cf_queue *queue) {
     void *ring = mmap(NULL, CF_RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED) return cf_fail(CFX_EMEMORY, "out of host memory: %d bytes for a queue", CF_RING_BYTES);
     queue->ring = ring;
+    if (!queue->device->backend->streams) return CFX_OK;
+    void *asked;
+    CF_TRY(cf_alloc_zero(CF_LAUNCH_AHEAD, sizeof *queue->asked, &asked));
+    queue->asked = asked;
     return CFX_OK;
 }
 
 void cf_queue_close(cf_queue *queue) {
     if (queue->ring) munmap(queue->ring, CF_RING_BYTES);
     queue->ring = NULL;
+    free(queue->asked);
+    queue->asked = NULL;
 }
 
 void cf_queue_free(cf_queue *queue) {
@@ -170,6 +176,8 @@ cfx_status cf_event_raise(cf_event e) {
             cf_queue *queue = &context->open[i]->queue[q];
             if (is_same(atomic_load(&queue->fault), fault)) CF_TRY(clear(queue));
         }
+        const cfx_device *device = context->open[i];
+        if (device->backend->streams) device->backend->streams->forgive(device->state);
     }
     return cf_fault_raise(fault, "");
 }

@@ -84,7 +84,11 @@ struct cf_queue {
     _Atomic(const cf_fault *) fault;
     /* the worker's */
     uint64_t launched, marked; /* tickets, where kernels only launch */
-    bool joins;                /* the next command runs, and waits for its other participants */
+    struct cf_asked {
+        const char *op, *source;
+        int32_t line;
+    } * asked;  /* [CF_LAUNCH_AHEAD], by ticket: who launched what has not happened yet; NULL where a kernel is done */
+    bool joins; /* the next command runs, and waits for its other participants */
 };
 
 void cf_queue_init(cf_queue *queue, struct cfx_device *device);

@@ -79,6 +79,14 @@ static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_c
     poison(queue, ticket, cf_fault_keep(queue->device->context, status, command));
 }
 
+/* What went wrong on the device, of the command `ticket`; 0: of some command after `before`. */
+static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_status status) {
+    const struct cf_asked *asked = &queue->asked[ticket % CF_LAUNCH_AHEAD];
+    const cf_command command = {.op = asked->op, .source = asked->source, .line = asked->line};
+    if (ticket > 0) fail(queue, ticket, status, &command);
+    else fail(queue, before + 1, status, NULL);
+}
+
 static bool is_awaited(const cf_queue *queue, uint64_t ticket) {
     return atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket;
 }
@@ -104,13 +112,20 @@ static bool look(cf_worker *worker, cfx_device *device) {
         const uint64_t before = atomic_load_explicit(&queue->finished, memory_order_relaxed);
         uint64_t done = before;
         if (before == queue->marked) continue;
-        const cfx_status status = worker->backend->streams->poll(worker, q, &done);
-        if (status != CFX_OK) fail(queue, before + 1, status, NULL);
+        uint64_t faulted = 0;
+        const cfx_status status = worker->backend->streams->poll(worker, q, &done, &faulted);
+        if (status != CFX_OK) fail_late(queue, before, faulted, status);
         if (done == before) continue;
         finish(queue, done);
         moved = true;
     }
     return moved;
+}
+
+/* Whether the device has as much to do as it may. */
+static bool is_far_ahead(const cf_queue *queue) {
+    if (!queue->asked) return false;
+    return queue->launched - atomic_load_explicit(&queue->finished, memory_order_relaxed) >= CF_LAUNCH_AHEAD;
 }
 
 /* Whether the device still works on what was launched; `awaited`: and somebody waits for it.  The participants of a
@@ -120,7 +135,7 @@ static bool works(const cfx_device *device, bool awaited) {
         const cf_queue *queue = &device->queue[q];
         if (queue->joins) return true;
         if (atomic_load_explicit(&queue->finished, memory_order_relaxed) == queue->launched) continue;
-        if (!awaited || is_awaited(queue, queue->launched)) return true;
+        if (!awaited || is_awaited(queue, queue->launched) || is_far_ahead(queue)) return true;
     }
     return false;
 }
@@ -153,7 +168,10 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     if (!poisoned || (command->flags & CF_ALWAYS)) {
         char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
         if (command->flags & CF_JOINS) mark(worker, queue); /* others may need what is before it to come themselves */
-        if (launches) worker->backend->streams->select(worker, (int)(queue - queue->device->queue));
+        if (launches) {
+            queue->asked[ticket % CF_LAUNCH_AHEAD] = (struct cf_asked){command->op, command->source, command->line};
+            worker->backend->streams->select(worker, (int)(queue - queue->device->queue), ticket);
+        }
         const cfx_status status = command->run(worker, payload, poisoned);
         if (status != CFX_OK && !poisoned) fail(queue, ticket, status, command);
         if (status == CFX_OK && (command->flags & CF_JOINS)) {
@@ -188,7 +206,7 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
             continue;
         }
         if (command) on[k] = blocked_on(worker, order[k], command);
-        if (!command || on[k].queue) {
+        if (!command || on[k].queue || is_far_ahead(queue)) {
             mark(worker, queue);
             continue;
         }

@@ -16,23 +16,25 @@ enum { DEVICES = 5 };
 
 typedef struct stream {
     _Atomic uint64_t marked, allowed; /* tickets up to `allowed` happen by themselves */
-    _Atomic int followers, broken;
+    _Atomic int followers;
+    _Atomic uint64_t broken; /* the ticket that turns out to have been wrong */
     struct fake_group *joined;
 } stream;
 
 /* In the order in which a context opens its devices. */
 static int opened;
 static stream streams[2 * DEVICES][CF_QUEUES];
-static _Atomic int selected, copies;
+static _Atomic int selected, copies, forgiven;
 
 static int32_t fake_count(char *why, size_t why_bytes) {
     (void)why;
     (void)why_bytes;
     return DEVICES;
 }
-static cfx_status fake_open(int32_t index, void **state) {
+static cfx_status fake_open(int32_t index, const void *run, void **state) {
     stream *s = streams[opened++ % (2 * DEVICES)];
     (void)index;
+    (void)run;
     *state = s;
     for (int q = 0; q < CF_QUEUES; q++) {
         atomic_store(&s[q].marked, 0);
@@ -58,8 +60,9 @@ static void fake_slab_free(void *state, void *slab, size_t bytes) {
 }
 static cfx_status fake_begin(cf_worker *worker) { return cf_backend_cpu()->thread_begin(worker); }
 static void fake_end(cf_worker *worker) { cf_backend_cpu()->thread_end(worker); }
-static void fake_select(cf_worker *worker, int q) {
+static void fake_select(cf_worker *worker, int q, uint64_t ticket) {
     (void)worker;
+    (void)ticket;
     atomic_store(&selected, q);
 }
 static cfx_status fake_mark(cf_worker *worker, int q, uint64_t ticket) {
@@ -67,12 +70,16 @@ static cfx_status fake_mark(cf_worker *worker, int q, uint64_t ticket) {
     atomic_store(&s[q].marked, ticket);
     return CFX_OK;
 }
-static cfx_status fake_poll(cf_worker *worker, int q, uint64_t *done) {
+static cfx_status fake_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted) {
     stream *s = worker->state;
     const uint64_t marked = atomic_load(&s[q].marked), allowed = atomic_load(&s[q].allowed);
     if (marked <= allowed) *done = marked;
     else if (allowed > *done) *done = allowed;
-    return atomic_exchange(&s[q].broken, 0) ? cf_fail(CFX_EFAULT, "index: id 7 is wrong") : CFX_OK;
+    const uint64_t broken = atomic_load(&s[q].broken);
+    if (broken == 0 || broken > *done) return CFX_OK;
+    *faulted = broken;
+    atomic_store(&s[q].broken, 0);
+    return cf_fail(CFX_EFAULT, "id 7 is wrong");
 }
 static bool fake_follow(cf_worker *worker, int q, void *other, int of, uint64_t ticket) {
     stream *s = other;
@@ -218,8 +225,13 @@ static cfx_status fake_joined(cf_worker *worker, int q, bool *is) {
 
 static const cf_collectives fake_collectives = {"fakeccl", fake_group_of, fake_reach, fake_join, fake_joined};
 
-static const cf_streams fake_streams = {fake_select, fake_mark, fake_poll, fake_follow,
-                                        fake_copy,   fake_pin,  fake_unpin};
+static void fake_forgive(void *state) {
+    (void)state;
+    atomic_fetch_add(&forgiven, 1);
+}
+
+static const cf_streams fake_streams = {fake_select, fake_mark, fake_poll, fake_forgive,
+                                        fake_follow, fake_copy, fake_pin,  fake_unpin};
 static const cf_backend fake = {.abi = CFX_ABI_VERSION,
                                 .name = "fake",
                                 .host_memory = 0,

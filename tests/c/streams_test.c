@@ -189,23 +189,30 @@ TEST(a_long_run_of_commands_is_marked_now_and_then) {
     cfx_context_free(context);
 }
 
-TEST(what_a_device_finds_wrong_late_is_raised_at_the_read_and_work_goes_on) {
+TEST(what_a_device_finds_wrong_late_is_raised_at_the_read_with_its_command_and_takes_nothing_before_it) {
     cfx_context *context = context_of("fake");
     cfx_device *device = cfx_device_at(context, 0);
     float got[4];
     cfx_tensor x = full(device, 4, 1);
     CHECK_EQ(value_of(&x), 1);
     hold(0, CF_COMPUTE);
-    atomic_store(&streams[0][CF_COMPUTE].broken, 1);
+    cfx_tensor before = plus(&x, 5);
+    cfx_at_line(context, "some.lua", 12);
     cfx_tensor y = plus(&x, 1);
+    cfx_at_line(context, "some.lua", 13);
+    cfx_tensor after = plus(&x, 3);
+    atomic_store(&streams[0][CF_COMPUTE].broken, last_of(device, CF_COMPUTE).ticket - 1);
+    atomic_store(&forgiven, 0);
     let_happen(0, CF_COMPUTE);
     CHECK_STATUS(cfx_read(&y, got, sizeof got), CFX_EFAULT);
-    CHECK(says("index: id 7 is wrong"));
+    CHECK(says("add: id 7 is wrong (enqueued at some.lua:12)"));
+    CHECK_EQ(atomic_load(&forgiven), 1);
+    CHECK_EQ(value_of(&before), 6);
     cfx_tensor z = plus(&x, 2);
     CHECK_EQ(value_of(&z), 3);
     CHECK_STATUS(cfx_read(&y, got, sizeof got), CFX_EFAULT);
-    cfx_release(&x);
-    cfx_release(&y);
-    cfx_release(&z);
+    CHECK_STATUS(cfx_read(&after, got, sizeof got), CFX_EFAULT); /* it was launched, and may have read y */
+    cfx_tensor *all[] = {&x, &y, &z, &before, &after};
+    for (int i = 0; i < 5; i++) cfx_release(all[i]);
     cfx_context_free(context);
 }

@@ -64,6 +64,7 @@ void cf_emulate(void *stream, int64_t blocks, int64_t threads, bool team, K kern
 #define CF_LAUNCH(...) CF_LAUNCH_AS(false, __VA_ARGS__)
 #define CF_LAUNCH_TEAM(...) CF_LAUNCH_AS(true, __VA_ARGS__)
 
+static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __syncthreads(void) { cf_emulate_meet_block(); }
 static inline void __syncwarp(void) { cf_emulate_meet_warp(); }
 

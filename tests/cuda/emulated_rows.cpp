@@ -2,6 +2,7 @@
 #include "cuda/device.cuh"
 #include "emulated_backend.h"
 
+static int32_t some, halt;
 static cf_cuda_fault fault;
 static cf_cuda_device device;
 static void *scratch;
@@ -22,6 +23,10 @@ void cf_emulated_begin(cf_worker *worker) {
     worker->state = &device;
     worker->local = &device.shared;
     memset(&fault, 0, sizeof fault);
+    fault.some = &some;
+    fault.halt = &halt;
+    device.shared.halt = &halt;
+    halt = 0;
     if (!device.products && cf_cuda_products_begin(&device) != CFX_OK) abort();
 }
 
@@ -32,4 +37,7 @@ void cf_emulated_end(cf_worker *worker) {
     scratch = NULL;
 }
 
-cfx_status cf_emulated_fault(void) { return fault.set ? cf_cuda_raise(&fault, NULL) : CFX_OK; }
+cfx_status cf_emulated_fault(void) {
+    halt = 0;
+    return fault.set ? cf_cuda_raise(&fault) : CFX_OK;
+}

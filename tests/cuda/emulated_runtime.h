@@ -27,8 +27,8 @@ typedef struct cf_emulated_stream *cudaStream_t;
 typedef struct cf_emulated_event *cudaEvent_t;
 enum {
     cudaDevAttrMultiProcessorCount,
-    cudaHostAllocMapped,
-    cudaHostAllocPortable,
+    cudaHostAllocMapped = 1,
+    cudaHostAllocPortable = 2,
     cudaStreamNonBlocking,
     cudaEventDisableTiming
 };
@@ -57,6 +57,10 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     return *p = cudaDeviceProp{"a CPU that pretends to be a GPU", 0, 0, (size_t)4 << 30}, cudaSuccess;
 }
 static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+static inline cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    return memset(to, value, bytes), cudaSuccess;
+}
+static inline cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; } /* here the host's own work is done */
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) { return *value = 4, cudaSuccess; }
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     return *available = *total = (size_t)4 << 30, cudaSuccess;

@@ -33,8 +33,8 @@ typedef struct request {
 struct group {
     ncclUniqueId id;
     int n, came = 0, rounds = 0, aborted = 0;
-    std::vector<request> requests;
-    std::vector<int> round; /* that a participant is in */
+    std::vector<std::vector<request>> requests; /* of each participant: those of one call or of one ncclGroup */
+    std::vector<int> round;                     /* that a participant is in */
 };
 
 std::mutex lock;
@@ -101,6 +101,11 @@ void put(void *p, ncclDataType_t type, size_t i, double x) {
     ((uint16_t *)p)[i] = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+/* Between ncclGroupStart and ncclGroupEnd of a thread. */
+thread_local int depth;
+thread_local ncclComm *grouped;
+thread_local std::vector<request> pending;
+
 /* One collective on its way: the last stream that comes to it does the work of all. */
 struct meeting {
     std::vector<request> requests;
@@ -160,23 +165,38 @@ struct ncclComm {
 
 static bool is_through(const ncclComm *comm) { return comm->of->rounds >= comm->of->round[(size_t)comm->rank]; }
 
-static ncclResult_t come(ncclComm *comm, const request &mine) {
+static ncclResult_t come(ncclComm *comm, std::vector<request> mine) {
     std::lock_guard<std::mutex> guard(lock);
     group *g = comm->of;
     if (!is_through(comm)) return wrong("the communicator's last call is not through");
     if (g->rounds == 2 && mode("fail")) return wrong("made to fail");
     g->round[(size_t)comm->rank] = g->rounds + 1;
     if (g->rounds == 2 && mode("hang") && comm->rank == 1) return ncclInProgress; /* and is not counted */
-    g->requests[(size_t)comm->rank] = mine;
+    g->requests[(size_t)comm->rank] = std::move(mine);
     if (++g->came < g->n) return ncclInProgress;
-    for (const request &other : g->requests)
-        if (other.what != mine.what || other.n != mine.n || other.type != mine.type || other.root != mine.root)
-            return wrong("participants ask for different things");
-    const auto now = std::make_shared<meeting>();
-    now->requests = g->requests;
-    for (const request &each : g->requests) each.stream->give(each.stream, [now] { attend(now.get()); });
+    const std::vector<request> &first = g->requests[0];
+    for (const auto &others : g->requests) {
+        if (others.size() != first.size()) return wrong("participants ask for different numbers of things");
+        for (size_t k = 0; k < first.size(); k++)
+            if (others[k].what != first[k].what || others[k].n != first[k].n || others[k].type != first[k].type ||
+                others[k].root != first[k].root)
+                return wrong("participants ask for different things");
+    }
+    for (size_t k = 0; k < first.size(); k++) {
+        const auto now = std::make_shared<meeting>();
+        for (const auto &each : g->requests) now->requests.push_back(each[k]);
+        for (const auto &each : g->requests) each[k].stream->give(each[k].stream, [now] { attend(now.get()); });
+    }
     g->came = 0;
     g->rounds++;
+    return ncclSuccess;
+}
+
+static ncclResult_t ask(ncclComm *comm, const request &mine) {
+    if (depth == 0) return come(comm, {mine});
+    if (grouped && grouped != comm) return wrong("one communicator a group of calls is all that is faked");
+    grouped = comm;
+    pending.push_back(mine);
     return ncclSuccess;
 }
 
@@ -225,27 +245,32 @@ VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
     delete g;
     return ncclSuccess;
 }
-VISIBLE ncclResult_t ncclGroupStart(void) { return ncclSuccess; }
-VISIBLE ncclResult_t ncclGroupEnd(void) { return ncclSuccess; }
+VISIBLE ncclResult_t ncclGroupStart(void) { return depth++, ncclSuccess; }
+VISIBLE ncclResult_t ncclGroupEnd(void) {
+    ncclComm *comm = grouped;
+    if (--depth > 0 || !comm) return ncclSuccess;
+    grouped = NULL;
+    return come(comm, std::move(pending));
+}
 VISIBLE ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                    ncclComm_t comm, cudaStream_t stream) {
-    return come(comm, {ALL_REDUCE, in, out, n, type, op, -1, stream});
+    return ask(comm, {ALL_REDUCE, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
                                 ncclComm_t comm, cudaStream_t stream) {
-    return come(comm, {REDUCE, in, out, n, type, op, root, stream});
+    return ask(comm, {REDUCE, in, out, n, type, op, root, stream});
 }
 VISIBLE ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                                    cudaStream_t stream) {
-    return come(comm, {BROADCAST, in, out, n, type, ncclSum, root, stream});
+    return ask(comm, {BROADCAST, in, out, n, type, ncclSum, root, stream});
 }
 VISIBLE ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
                                    cudaStream_t stream) {
-    return come(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1, stream});
+    return ask(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                        ncclComm_t comm, cudaStream_t stream) {
-    return come(comm, {REDUCE_SCATTER, in, out, n, type, op, -1, stream});
+    return ask(comm, {REDUCE_SCATTER, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                               ncclScalarResidence_t residence, ncclComm_t comm) {
