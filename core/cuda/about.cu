@@ -12,8 +12,10 @@ static void libraries(char *text, size_t bytes) {
     const size_t lt = cublasLtGetVersion();
     char with[32] = "no driver";
     if (driver > 0) snprintf(with, sizeof with, "driver for %d.%d", driver / 1000, driver % 1000 / 10);
-    snprintf(text, bytes, "CUDA runtime %d.%d, %s, cuBLASLt %d.%d.%d", runtime / 1000, runtime % 1000 / 10, with,
-             (int)(lt / 10000), (int)(lt / 100 % 100), (int)(lt % 100));
+    char nccl[160];
+    cf_cuda_nccl_about(nccl, sizeof nccl);
+    snprintf(text, bytes, "CUDA runtime %d.%d, %s, cuBLASLt %d.%d.%d, %s", runtime / 1000, runtime % 1000 / 10, with,
+             (int)(lt / 10000), (int)(lt / 100 % 100), (int)(lt % 100), nccl);
 }
 
 void cf_cuda_about(int32_t device, char *text, size_t bytes) {

@@ -56,6 +56,7 @@ struct cf_cuda_device {
 static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
 
 void cf_cuda_about(int32_t device, char *text, size_t bytes);
+void cf_cuda_nccl_about(char *text, size_t bytes); /* its version, or why there is none */
 
 /* nccl.cu: fails, on all its devices, a collective of queue q that a participant left alone, or that NCCL gave up. */
 cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed);

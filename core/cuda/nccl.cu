@@ -67,6 +67,12 @@ static double seconds_since(moment then) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
+void cf_cuda_nccl_about(char *text, size_t bytes) {
+    int version = 0;
+    if (load() != CFX_OK || nccl.GetVersion(&version) != ncclSuccess) snprintf(text, bytes, "no NCCL: %s", cfx_error());
+    else snprintf(text, bytes, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
 /* ---- groups ------------------------------------------------------------------------------------------------- */
 
 /* A sum whose elements are scaled first, as made for one communicator last. */

@@ -1,7 +1,10 @@
 /* nccl_none.cu: in the place of nccl.cu where the plugin is built without NCCL's header. */
+#include <stdio.h>
+
 #include "cuda/device.cuh"
 
 cfx_status cf_cuda_joined_watch(cf_cuda_device *, int, bool) { return CFX_OK; }
+void cf_cuda_nccl_about(char *text, size_t bytes) { snprintf(text, bytes, "built without NCCL"); }
 void cf_cuda_joined_end(cf_cuda_device *) {}
 
 static cfx_status group_of(int32_t, void *const *, void **) {

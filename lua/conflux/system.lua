@@ -133,6 +133,8 @@ end
 ---@field libraries string   those that no backend brings, with versions
 ---@field backends conflux.Backend[]
 ---@field devices {name: string, threads: integer, memory: table}[]  the run's
+---@field groups {devices: string[], group: string}[]  how replicas on the run's devices are joined: "self", "local"
+---                           (in each other's memory), "nccl", "local + nccl", or "none"
 ---@field reason? string     why the run has no devices
 ---@field precision string
 local Info = {}
@@ -161,6 +163,7 @@ function Info:__tostring()
     lines[#lines + 1] = ("run: %s: %s%.1f of at most %.0f MiB in use"):format(d.name, threads,
       d.memory.in_use / 2 ^ 20, d.memory.limit / 2 ^ 20)
   end
+  for i = 1, #self.groups do lines[#lines + 1] = "replicas are joined by: " .. self.groups[i].group end
   lines[#lines + 1] = "precision: " .. self.precision
   return table.concat(lines, "\n")
 end
@@ -180,6 +183,17 @@ local function backends()
   return list
 end
 
+-- How replicas on these devices would be joined.
+local function group(devices)
+  local list, text, names = ffi.new("cfx_device *[?]", #devices), ffi.new "char[64]", {}
+  for i = 1, #devices do
+    list[i - 1] = devices[i]
+    names[i] = devices[i].name
+  end
+  C.cfx_group(#devices, list, text, ffi.sizeof(text))
+  return {devices = names, group = ffi.string(text)}
+end
+
 --- What runs here: versions, backends with their devices, the run's devices with threads and memory, precision.
 -- Prints itself.  What is missing says why, a run whose devices do not exist as well.
 ---@return conflux.Info
@@ -195,6 +209,7 @@ function system.info()
   for i, device in ipairs(devices) do
     info.devices[i] = {name = device.name, threads = device.threads, memory = system.memory(device)}
   end
+  info.groups = {#devices > 0 and group(devices) or nil}
   return setmetatable(info, Info)
 end
 

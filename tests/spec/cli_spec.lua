@@ -150,7 +150,7 @@ describe("conflux #program", function()
     assert.matches("\ncpu: .*, %S+ kernels, [%d.]+ GiB %(oneDNN %d+%.%d+%.%d+%)\n", out)
     assert.matches("\ncuda: .", out)
     assert.matches("\nrun: cpu:0: 2 threads, 0.0 of at most 1024 MiB in use\nrun: cpu:1: 1 thread, 0.0 of", out)
-    assert.matches("\nprecision: float32\n$", out)
+    assert.matches("\nreplicas are joined by: local\nprecision: float32\n$", out)
     assert.equal("2\n", (run "--devices cpu --info -e 'print(1 + 1)'"):match "[^\n]*\n$")
   end)
 

@@ -81,6 +81,22 @@ describe("the CUDA plugin #program", function()
     return out, err
   end
 
+  it("gathers and scatters between GPUs, and says how replicas are joined", function()
+    if not emulated then return pending "the emulated plugin is not built" end
+    local out, err = program.run([[--devices 'cuda*2' -e '
+      local cf, core, ffi = require "conflux", require "conflux.core", require "ffi"
+      local function list(xs) return ffi.new("cfx_tensor *[2]", {xs[1], xs[2]}) end
+      local function each(f) return cf.withdevices(f) end
+      local x, all = each(function(i) return cf.full(i, 3), cf.zeros(6) end)
+      assert(core.C.cfx_allgather(2, list(x), list(all)) == 0)
+      print(unpack(all[2]:totable()))
+      local y, part = each(function(i) return cf.arange(i, i + 3), cf.zeros(2) end)
+      assert(core.C.cfx_reduce_scatter("sum", 2, list(y), list(part)) == 0)
+      print(part[1][1]:item(), part[1][2]:item(), part[2][1]:item(), part[2][2]:item())
+      print(cf.info().groups[1].group)']], emulated .. " CONFLUX_EMULATED_GPUS=2")
+    assert.equal("1\t1\t1\t2\t2\t2\n3\t5\t7\t9\nnccl\n", out, err)
+  end)
+
   it("says why GPUs cannot be joined, and trains on those that reach each other all the same", function()
     if not emulated then return pending "the emulated plugin is not built" end
     assert.matches("NCCL is too old: version 2704, expected 21400 or newer", (between "FAKE_NCCL=old"))
