@@ -3,13 +3,19 @@
  * Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) maps
  * (seed, stream, block) to four 32-bit words with no state, so that any thread or device can make any part of
  * a sequence, and team sizes change nothing.  Element p of a stream is word p % 4 of block p / 4.
+ *
+ * A compiler for another processor defines CF_HERE as what makes these functions its own.
  */
 #ifndef CF_BASE_RNG_H
 #define CF_BASE_RNG_H
 
 #include <stdint.h>
 
-static inline void cf_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
+#ifndef CF_HERE
+#define CF_HERE
+#endif
+
+static inline CF_HERE void cf_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]) {
     uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
     uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -30,9 +36,9 @@ static inline void cf_philox(uint64_t seed, uint64_t stream, uint64_t block, uin
 }
 
 /* 24 random bits as a float in [0, 1). */
-static inline float cf_uniform_f32(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
+static inline CF_HERE float cf_uniform_f32(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 /* 53 random bits as a double in [0, 1). */
-static inline double cf_uniform_f64(uint32_t high, uint32_t low) {
+static inline CF_HERE double cf_uniform_f64(uint32_t high, uint32_t low) {
     return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53;
 }
 

@@ -6,6 +6,9 @@
  */
 #include "cuda/kernel.cuh"
 
+#define CF_HERE __device__
+#include "base/rng.h"
+
 namespace {
 
 /* ---- words -------------------------------------------------------------------------------------------------- */
@@ -19,33 +22,11 @@ static sequence sequence_of(const cf_call *call) {
     return {(uint64_t)call->i[0], (uint64_t)call->i[1], (uint64_t)call->i[2] / 4};
 }
 
-/* Philox 4x32-10, as in base/rng.h. */
 __device__ static inline void words(const sequence &s, uint64_t block, uint32_t (&out)[4]) {
-    block += s.first;
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
-    uint32_t c2 = (uint32_t)s.stream, c3 = (uint32_t)(s.stream >> 32);
-    uint32_t k0 = (uint32_t)s.seed, k1 = (uint32_t)(s.seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
-        const uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c0 = n0;
-        c1 = (uint32_t)b;
-        c2 = n2;
-        c3 = (uint32_t)a;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
+    cf_philox(s.seed, s.stream, block + s.first, out);
 }
-
-/* 24 and 53 random bits in [0, 1). */
-__device__ static inline float unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
-__device__ static inline double unit(uint32_t high, uint32_t low) {
-    return (double)((((uint64_t)high << 32) | low) >> 11) * 0x1p-53;
-}
+__device__ static inline float unit(uint32_t word) { return cf_uniform_f32(word); }
+__device__ static inline double unit(uint32_t high, uint32_t low) { return cf_uniform_f64(high, low); }
 
 /* ---- runs: the elements of one block of words --------------------------------------------------------------- */
 
