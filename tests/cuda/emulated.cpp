@@ -19,6 +19,7 @@ typedef enum fiber_state { RUNS, MEETS_BLOCK, MEETS_WARP, ENDED } fiber_state;
 static thread_local struct fibers {
     ~fibers() { free(stacks); }
     jmp_buf scheduler, fiber[MOST];
+    ucontext_t first;
     fiber_state state[MOST];
     bool lives[MOST];
     char *stacks;
@@ -41,14 +42,14 @@ static void fiber_main(void) {
 }
 
 static void begin(unsigned t) {
-    ucontext_t first;
-    getcontext(&first);
-    first.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
-    first.uc_stack.ss_size = STACK;
-    first.uc_link = NULL;
-    makecontext(&first, fiber_main, 0);
+    ucontext_t *first = &team.first; /* not of this frame, which is left without a return */
+    getcontext(first);
+    first->uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    first->uc_stack.ss_size = STACK;
+    first->uc_link = NULL;
+    makecontext(first, fiber_main, 0);
     team.lives[t] = true;
-    setcontext(&first);
+    setcontext(first);
 }
 
 static void enter(unsigned t) {
