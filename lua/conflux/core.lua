@@ -413,6 +413,8 @@ core.int32s = numbers "int32_t[?]"
 
 -- ---- devices ----------------------------------------------------------------------------------------------
 
+--- A device of the run.  `device(x)` is x, a tensor or any nested table of them, on this device: x itself where it is
+-- there already.  It equals its name: `device == "cpu:0"`.
 ---@class conflux.Device
 ---@field name string      "cpu:0"
 ---@field threads integer  threads of its team
