@@ -86,7 +86,9 @@ typedef struct cfx_tensor {
 
 /* ---- library --------------------------------------------------------------------------------------- */
 
+/* CFX_ABI_VERSION of the library that runs: compare it before calling anything else. */
 CFX_API int32_t cfx_abi_version(void);
+/* Its version, "0.1.0". */
 CFX_API const char *cfx_version(void);
 /* The message of the last call that failed in this thread; "" if none has. */
 CFX_API const char *cfx_error(void);
@@ -95,17 +97,20 @@ CFX_API void cfx_error_set(const char *message);
 /* A library of CUDA's by its name, from wherever such libraries lie (CONFLUX_CUDA_PATH), for plugins; NULL, and why in
  * the message.  It stays open. */
 CFX_API void *cfx_library_open(const char *name);
-/* The name ("float32") and the size in bytes of a dtype; the dtype of a name, or -1. */
+/* The name of a dtype, "float32"; "unknown" for a number that is none. */
 CFX_API const char *cfx_dtype_name(int32_t dtype);
+/* Bytes of one element; 0 for a number that is none. */
 CFX_API int32_t cfx_dtype_size(int32_t dtype);
+/* The dtype of a name, or -1. */
 CFX_API int32_t cfx_dtype_find(const char *name);
 /* The dtype that `a` and `b` promote to. */
 CFX_API int32_t cfx_dtype_promote(int32_t a, int32_t b);
 /* The number of an operation of core/device/ops.def ("add", "tanh"), or -1. */
 CFX_API int32_t cfx_op_find(const char *name);
 
-/* How it was built: type, compiler, processor; and the libraries that no backend brings, with their versions. */
+/* How it was built: type, compiler, processor. */
 CFX_API const char *cfx_build(void);
+/* The libraries that it rests on and no backend brings, with their versions. */
 CFX_API const char *cfx_libraries(void);
 
 /* ---- backends -------------------------------------------------------------------------------------- */
@@ -117,9 +122,9 @@ typedef struct cfx_backend_info {
     char reason[544];    /* why there is none; "" where there are some */
     char libraries[256]; /* what it rests on, with versions; "" where that is not known */
 } cfx_backend_info;
-/* How many kinds there are, with those whose plugin is missing; kind i, from 0.  Loads plugins, which may take a
- * part of a second. */
+/* How many kinds there are, with those whose plugin is missing. */
 CFX_API int32_t cfx_backend_count(void);
+/* Kind i, from 0.  Loads plugins, which may take a part of a second. */
 CFX_API cfx_status cfx_backend(int32_t i, cfx_backend_info *out);
 /* What device `device` (from 0) of kind i is, in words. */
 CFX_API cfx_status cfx_backend_device(int32_t i, int32_t device, char *text, size_t bytes);
@@ -134,6 +139,7 @@ typedef struct cfx_context_options {
     size_t memory_limit; /* bytes a device's pool may hold; 0: what the machine has */
 } cfx_context_options;
 
+/* Makes a context; `options` NULL: the default of each.  Fails with CFX_EARG for a spec whose devices do not exist. */
 CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out);
 /* Drops what has not begun (cfx_sync waits for it), then frees everything but tensor handles still held, which
  * become void. */
@@ -142,14 +148,17 @@ CFX_API void cfx_context_free(cfx_context *context);
 /* Makes `spec` the run's devices: names separated by commas, "cpu", "cpu:1", "cpu*2".  Refused while a
  * tensor lives on a device that would vanish. */
 CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec);
+/* How many devices the run has. */
 CFX_API int32_t cfx_device_count(const cfx_context *context);
 /* Device i of the run, from 0; NULL out of range. */
 CFX_API cfx_device *cfx_device_at(const cfx_context *context, int32_t i);
 /* The device of that name ("cpu" is "cpu:0"). */
 CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_device **out);
+/* Its name, "cpu:0", as long as the device lives. */
 CFX_API const char *cfx_device_name(const cfx_device *device);
 /* Threads of the device's team. */
 CFX_API int32_t cfx_device_threads(const cfx_device *device);
+/* The context that the device belongs to. */
 CFX_API cfx_context *cfx_device_context(const cfx_device *device);
 
 /* Waits until everything enqueued on `device` (NULL: on all) has run; raises a fault found there. */
@@ -168,19 +177,24 @@ typedef struct cfx_memory_info {
     double limit;
     double blocks; /* live blocks */
 } cfx_memory_info;
+/* What the device's pool holds now. */
 CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out);
-/* For hosts with a garbage collector: the int32 is not 0 once a pool has grown by more than the threshold
- * (default 8 MiB) since the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
+/* For hosts with a garbage collector: the int32 is not 0 once a pool has grown by more than the threshold since
+ * the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
 CFX_API const int32_t *cfx_debt(const cfx_context *context);
+/* Sets that threshold, in bytes; 8 MiB unless set. */
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes);
+/* Says that a collection has run. */
 CFX_API void cfx_debt_paid(cfx_context *context);
 /* Gives unused memory back to the system. */
 CFX_API void cfx_memory_trim(cfx_context *context);
 
 /* Random numbers are Philox 4x32-10 (Salmon et al., SC 2011) by position.  Stream 0 is shared, stream i + 1
- * belongs to device i of the run. */
+ * belongs to device i of the run.  Starts all streams anew, at position 0. */
 CFX_API void cfx_seed(cfx_context *context, uint64_t seed);
+/* Where a stream is. */
 CFX_API void cfx_rng_get(const cfx_context *context, int32_t stream, uint64_t *seed, uint64_t *position);
+/* Puts a stream there. */
 CFX_API cfx_status cfx_rng_set(cfx_context *context, int32_t stream, uint64_t seed, uint64_t position);
 
 /* "float32" (exact), "tf32" or "bfloat16" for matrix products of float32 tensors, where a device has it. */
@@ -188,8 +202,9 @@ CFX_API cfx_status cfx_precision(cfx_context *context, const char *name);
 
 /* ---- tensors --------------------------------------------------------------------------------------- */
 
-/* Uninitialised; cfx_full fills with `value`. */
+/* A tensor of ndim (at most 8) sizes, uninitialised. */
 CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+/* The same, filled with `value`, which the dtype must be able to hold. */
 CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, double value,
                             cfx_tensor *out);
 /* Copies `data`, row-major, of the tensor's dtype; the caller may reuse it on return. */
@@ -208,7 +223,9 @@ CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out);
 CFX_API cfx_status cfx_detach(const cfx_tensor *x, cfx_tensor *out);
 /* Gives the handle up.  Cannot fail, may be called twice, never waits. */
 CFX_API void cfx_release(cfx_tensor *x);
+/* The device that holds it; NULL once it was released. */
 CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x);
+/* 1 if its elements lie packed, row-major. */
 CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x);
 /* 1 if the value is there, so that a read would not wait. */
 CFX_API int32_t cfx_ready(const cfx_tensor *x);
@@ -223,14 +240,19 @@ CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out);
 
 /* One dimension may be -1.  Copies where no view can show the shape. */
 CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+/* Dimension i of out is dimension dims[i] of x. */
 CFX_API cfx_status cfx_permute(const cfx_tensor *x, int32_t ndim, const int32_t *dims, cfx_tensor *out);
+/* Dimensions a and b exchanged. */
 CFX_API cfx_status cfx_transpose(const cfx_tensor *x, int32_t a, int32_t b, cfx_tensor *out);
 /* Elements start, start + step, ... of dimension `dim`: n of them. */
 CFX_API cfx_status cfx_slice(const cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step, cfx_tensor *out);
 /* Position i of dimension `dim`, which vanishes. */
 CFX_API cfx_status cfx_select(const cfx_tensor *x, int32_t dim, int64_t i, cfx_tensor *out);
+/* Without dimension `dim`, which has size 1. */
 CFX_API cfx_status cfx_squeeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+/* With a new dimension of size 1, which becomes dimension `dim`. */
 CFX_API cfx_status cfx_unsqueeze(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
+/* Dimensions of size 1 stretched to the sizes given, and new ones in front; -1 keeps a size. */
 CFX_API cfx_status cfx_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out);
 /* The main diagonal of the last two dimensions. */
 CFX_API cfx_status cfx_diagonal(const cfx_tensor *x, cfx_tensor *out);
@@ -239,11 +261,15 @@ CFX_API cfx_status cfx_diagonal(const cfx_tensor *x, cfx_tensor *out);
 
 /* x itself (another handle) where nothing changes.  device NULL or dtype -1: as x. */
 CFX_API cfx_status cfx_to(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out);
-/* A packed row-major copy; cfx_contiguous gives x itself where it is packed. */
+/* A packed row-major copy. */
 CFX_API cfx_status cfx_clone(const cfx_tensor *x, cfx_tensor *out);
+/* x itself (another handle) where it is packed, else a packed copy. */
 CFX_API cfx_status cfx_contiguous(const cfx_tensor *x, cfx_tensor *out);
+/* n tensors, of one shape but for dimension `dim`, one behind the other along it. */
 CFX_API cfx_status cfx_concat(int32_t n, const cfx_tensor *const *xs, int32_t dim, cfx_tensor *out);
+/* n tensors of one shape along a new dimension `dim`. */
 CFX_API cfx_status cfx_stack(int32_t n, const cfx_tensor *const *xs, int32_t dim, cfx_tensor *out);
+/* The order reversed along ndims dimensions. */
 CFX_API cfx_status cfx_flip(const cfx_tensor *x, int32_t ndims, const int32_t *dims, cfx_tensor *out);
 /* before[d] and after[d] elements of `value` around dimension d. */
 CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int64_t *after, double value,
@@ -259,12 +285,17 @@ CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double 
 CFX_API cfx_status cfx_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out);
 /* With a number on the right, or (reversed) on the left. */
 CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, int32_t reversed, cfx_tensor *out);
+/* a where `condition` is not 0, else b; all three broadcast. */
 CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out);
-/* In place: y = op(y, x), y = op(y, value), y clamped, y = value, y = x (converted, broadcast, any device). */
+/* In place: y = op(y, x), x broadcast; y keeps its dtype, and what would widen it is refused. */
 CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *x);
+/* In place: y = op(y, value). */
 CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double value);
+/* In place: what lies below `low` becomes low, above `high` high. */
 CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high);
+/* In place: every element becomes `value`. */
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value);
+/* In place: y takes x's values, converted and broadcast, from any device. */
 CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x);
 
 /* ---- reductions and what orders -------------------------------------------------------------------- */
@@ -275,11 +306,14 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
                               double param, cfx_tensor *out);
 /* op: softmax or logsoftmax. */
 CFX_API cfx_status cfx_softmax(int32_t op, const cfx_tensor *x, int32_t dim, cfx_tensor *out);
-/* The k largest, in falling order, and their ids.  NaN counts as the largest; equal values keep their order. */
+/* The k largest along `dim`, in falling order, and their ids (int64, from 0).  NaN counts as the largest; equal
+ * values keep their order. */
 CFX_API cfx_status cfx_topk(const cfx_tensor *x, int64_t k, int32_t dim, cfx_tensor *values, cfx_tensor *ids);
+/* All values along `dim` in rising, or falling, order, and their ids; NaN and equal values as above. */
 CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending, cfx_tensor *values, cfx_tensor *ids);
 /* Keeps the lower (upper) triangle of the last two dimensions, up to diagonal k. */
 CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_tensor *out);
+/* [.., n] float32: 1 at the id, else 0. */
 CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out);
 
 /* ---- products, layers, losses ---------------------------------------------------------------------- */
@@ -321,6 +355,7 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
  * to.  On CFX_CUSTOM run the backward of cfx_tape_custom(), give its results and call cfx_tape_resume. */
 CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
                                      int32_t accumulate);
+/* Goes on after CFX_CUSTOM; may return it again. */
 CFX_API cfx_status cfx_tape_resume(cfx_tape *tape);
 /* Ends the tape: its watches are void, what it kept is released.  Cannot fail. */
 CFX_API void cfx_tape_end(cfx_tape *tape);
@@ -339,6 +374,7 @@ CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *gr
  * Tied handles (same view) share a place. */
 CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, const char *const *paths,
                                   cfx_layout **out);
+/* Gives the layout up; buffers made from it keep what they need.  NULL does nothing. */
 CFX_API void cfx_layout_free(cfx_layout *layout);
 /* Moves the values of the n handles into new buffers of the layout on `device`; the handles stay, their
  * buffers change.  A buffer that others than these handles refer to is refused by path. */
@@ -382,6 +418,7 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* The tensors of replica `root` are copied to all others. */
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* out[r], of every replica, is the concatenation of all in[s] along dimension 0. */
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out);
@@ -412,6 +449,7 @@ typedef struct cfx_loader_options {
 /* A loader over n CPU tensors of equal length, which it holds.  Its own thread gathers the samples. */
 CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
                                   cfx_device *const *devices, cfx_loader **out);
+/* Stops the loader's thread and gives its columns up.  NULL does nothing. */
 CFX_API void cfx_loader_free(cfx_loader *loader);
 /* Steps of an epoch. */
 CFX_API int32_t cfx_loader_steps(const cfx_loader *loader);
@@ -429,13 +467,17 @@ CFX_API cfx_status cfx_safetensors_write(const char *path, int32_t n, const cfx_
                                          const char *const *names, int32_t n_meta, const char *const *keys,
                                          const char *const *values);
 typedef struct cfx_safetensors cfx_safetensors;
+/* Opens a file and checks its header against its size: CFX_EIO where they do not fit. */
 CFX_API cfx_status cfx_safetensors_open(const char *path, cfx_safetensors **out);
+/* Closes it; names and metadata are gone with it.  NULL does nothing. */
 CFX_API void cfx_safetensors_close(cfx_safetensors *file);
+/* How many tensors it holds. */
 CFX_API int32_t cfx_safetensors_count(const cfx_safetensors *file);
 /* Name of tensor i, NULL out of range. */
 CFX_API const char *cfx_safetensors_name(const cfx_safetensors *file, int32_t i);
 /* The value of a metadata key, or NULL. */
 CFX_API const char *cfx_safetensors_meta(const cfx_safetensors *file, const char *key);
+/* Tensor i, on `device`. */
 CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, cfx_device *device, cfx_tensor *out);
 
 /* cdef: end */
@@ -446,6 +488,7 @@ CFX_API const char *cfx_cdef(void);
 /* What Conflux has to say goes here and nowhere else; level 0 error, 1 warning, 2 info.  May run on a worker
  * thread; must not call Conflux. */
 typedef void (*cfx_log_hook)(void *data, int level, const char *message);
+/* Sets that hook, for the process; NULL drops what is said. */
 CFX_API void cfx_log_to(cfx_log_hook hook, void *data);
 
 #ifdef __cplusplus

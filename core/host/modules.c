@@ -79,7 +79,28 @@ static int search(lua_State *L) {
     return 1;
 }
 
+/* conflux.embedded(name): the text of a module, nothing where the program has none of that name. */
+static int push_source(lua_State *L) {
+    const char *name = luaL_checkstring(L, 1);
+    for (const struct module *m = modules; m->name; m++) {
+        if (strcmp(m->name, name) != 0) continue;
+        lua_pushlstring(L, m->begin, (size_t)(m->end - m->begin));
+        return 1;
+    }
+    return 0;
+}
+
+static int open_embedded_module(lua_State *L) {
+    lua_pushcfunction(L, push_source);
+    return 1;
+}
+
 void cf_modules_install(lua_State *L) {
+    lua_getfield(L, LUA_REGISTRYINDEX, "_PRELOAD");
+    lua_pushcfunction(L, open_embedded_module);
+    lua_setfield(L, -2, "conflux.embedded");
+    lua_pop(L, 1);
+
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "loaders");
     for (int i = (int)lua_objlen(L, -1); i >= 2; i--) {

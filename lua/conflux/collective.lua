@@ -259,10 +259,12 @@ end
 --- Combines the elements of a list, place by place, and leaves the result in all of them.
 --
 -- `op` is "+" ("sum"), "*" ("prod"), "max", "min", "avg", or a function of two tensors, which is folded left on
--- the first device.  In place on every replica; the same list is returned.
+-- the first device.  In place on every replica; the same list is returned.  Schemas (paths, shapes, dtypes) are
+-- compared before anything moves; Lua numbers must be equal; integers have no "avg".  The order of addition is that
+-- of the replicas, so equal runs give equal bits.
 ---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
 ---@param list conflux.Replicas      exactly one list: of tensors, numbers, or nested tables of one schema
----@param options? {ranks: string}
+---@param options? {ranks: "local"?}
 ---@return conflux.Replicas list
 local function allreduce(op, list, options)
   op = check_op("allreduce", op)
@@ -287,11 +289,11 @@ end
 --- Like allreduce, but only the element of `root`, a position or a device, changes.
 ---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
 ---@param root integer|conflux.Device|string
----@param list conflux.Replicas
+---@param list conflux.Replicas  exactly one list: of tensors, numbers, or nested tables of one schema
 ---@return conflux.Replicas list
-local function reduce(op, root, list, extra)
+local function reduce(op, root, list, ...)
   op = check_op("reduce", op)
-  local elements = elements_of("reduce", list, extra, true)
+  local elements = elements_of("reduce", list, (...), true)
   root = root_of("reduce", list, elements, root)
   local kept = reducible("reduce", op, list, elements)
   if type(op) == "function" then

@@ -29,9 +29,24 @@ ffi.cdef [[
   int cf_clock_gettime(int clock, cf_time *now) __asm__("clock_gettime");
 ]]
 
+-- Where plain luajit finds the C core: where CONFLUX_LIBRARY says, where an install of this file has put it, on
+-- package.cpath (LuaRocks), and else where the system looks.
+local function library()
+  local wanted = os.getenv "CONFLUX_LIBRARY"
+  if wanted and wanted ~= "" then return wanted end
+  local is_installed, place = pcall(require, "conflux.installed")
+  local path = is_installed and getinfo(1, "S").source:match "^@(.*/)" .. place
+  local file = path and io.open(path)
+  if file then
+    file:close()
+    return path
+  end
+  return package.searchpath("libconflux", package.cpath) or "conflux"
+end
+
 -- The program `conflux` has the C core in it; plain luajit loads it.
 local is_inside = pcall(function() return ffi.C.cfx_abi_version end)
-local C = is_inside and ffi.C or ffi.load(os.getenv "CONFLUX_LIBRARY" or "conflux")
+local C = is_inside and ffi.C or ffi.load(library())
 if C.cfx_abi_version() ~= ABI then
   error(("conflux: the Lua library expects ABI %d, the C library has %d: install both from one version")
     :format(ABI, C.cfx_abi_version()), 0)
@@ -413,6 +428,8 @@ core.int32s = numbers "int32_t[?]"
 
 -- ---- devices ----------------------------------------------------------------------------------------------
 
+--- A device of the run.  `device(x)` is x, a tensor or any nested table of them, on this device: x itself where it is
+-- there already.  It equals its name: `device == "cpu:0"`.
 ---@class conflux.Device
 ---@field name string      "cpu:0"
 ---@field threads integer  threads of its team

@@ -13,7 +13,7 @@ local sort = table.sort
 
 --- An IDX file (the format of MNIST), plain or gzip, as a tensor of the file's type and shape.
 ---@param path string
----@param o? {device: conflux.Device|string}
+---@param o? {device: (conflux.Device|string)?}
 ---@return conflux.Tensor
 local function idx(path, o)
   check.string("data.idx", "path", path)
@@ -24,9 +24,9 @@ local function idx(path, o)
   return out
 end
 
---- Numbers of a text file, one row a line, as a tensor [rows, columns].
+--- Numbers of a text file, plain or gzip, one row a line, as a tensor [rows, columns].
 ---@param path string
----@param o? {separator: string?, skip: integer?, dtype: "float32"|"float64"|nil, device: conflux.Device|string|nil}
+---@param o? {separator: string?, skip: integer?, dtype: "float32"|"float64"|nil, device: (conflux.Device|string)?}
 ---  default: ",", 0 lines, float32
 ---@return conflux.Tensor
 local function csv(path, o)
@@ -47,7 +47,12 @@ end
 
 -- ---- DataLoader ---------------------------------------------------------------------------------------------
 
+--- Deals samples out to devices, step by step; a thread of its own gathers the next ones.
 ---@class conflux.DataLoader
+---@field devices conflux.Device[]
+---@field batch integer    samples of a step for each device
+---@field samples integer  how many there are
+---@field seed integer
 local DataLoader = {}
 DataLoader.__index = DataLoader
 
@@ -169,7 +174,7 @@ end
 --
 -- `batch[i]` lies on device i and has the data's keys, and `n`, its samples; `batch.n` is the total.  Steps count
 -- from 1.  An epoch left early is cancelled by the next; one that `restore` interrupted goes on behind its step.
----@param e integer  from 0
+---@param e integer  from 0; the order of the samples is that of (seed, e)
 ---@return fun(): integer?, table?
 function DataLoader:epoch(e)
   check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
@@ -198,7 +203,7 @@ function DataLoader:state()
 end
 
 --- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.
----@param s table
+---@param s table  what :state() returned, of a loader with the same seed, samples and batch over all devices
 ---@return conflux.DataLoader
 function DataLoader:restore(s)
   if type(s) ~= "table" then check.arg("DataLoader.restore", "state", "what :state() returned", s) end

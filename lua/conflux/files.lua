@@ -300,7 +300,7 @@ end
 -- With `into`, whatever does not fit is listed and nothing is changed; else tensors are copied into those that are
 -- there, values are set, and `into` is returned.
 ---@param path string
----@param o? {into: any, device: conflux.Device|string|nil}
+---@param o? {into: any, device: (conflux.Device|string)?}
 ---@return any
 local function load(path, o)
   check.string("load", "path", path)

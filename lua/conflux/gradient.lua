@@ -88,7 +88,8 @@ end
 -- (zeros where the loss does not depend on it, or where it is frozen).  Buffers and whatever else is no parameter
 -- are left out; in a list `false` keeps their positions.
 ---@param f fun(model: any, ...): conflux.Tensor, ...
----@param model any a float tensor, or any tree of them: a module, a list, nested tables
+---@param model any  a float tensor, or any tree of them: a module, a list, nested tables
+---@param ... any    goes to f
 ---@return conflux.Tensor loss, any ...
 local function withgradient(f, model, ...)
   return with("withgradient", nil, f, model, ...)
@@ -100,12 +101,21 @@ local function last(...)
 end
 
 --- The gradient alone: `gradient(f, model, ...)` is the last result of withgradient.
+---@param f fun(model: any, ...): conflux.Tensor, ...
+---@param model any  a float tensor, or any tree of them
+---@param ... any    goes to f
+---@return any gradient
 local function gradient(f, model, ...)
   return (last(with("gradient", nil, f, model, ...)))
 end
 
 --- Adds the gradient of `f(model, ...)` into `g`, an earlier gradient of the same model.  Returns what f returned,
 -- then g.
+---@param g any      what withgradient or gradient returned
+---@param f fun(model: any, ...): conflux.Tensor, ...
+---@param model any  a float tensor, or any tree of them
+---@param ... any    goes to f
+---@return conflux.Tensor loss, any ...
 local function addgradient(g, f, model, ...)
   if g == nil then check.arg("addgradient", "g", "a gradient of the model", "nil") end
   return with("addgradient", g, f, model, ...)
@@ -194,7 +204,7 @@ end
 -- the backward; its inputs are not watched.  `backward(dy, x..., y, kept...)` returns one gradient for each input,
 -- in their order, each of the input's shape; nil or false stands for zeros (and is right for inputs that are no
 -- tensors).  It runs in the coroutine that called withgradient, and may read values.
----@param name string for error messages
+---@param name string  for error messages
 ---@param o {forward: function, backward: function}
 ---@return fun(...): conflux.Tensor
 local function op(name, o)

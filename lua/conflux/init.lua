@@ -21,6 +21,7 @@ require "conflux.tensor"
 require "conflux.show"
 merge(require "conflux.make")
 merge(require "conflux.shape")
+merge(require "conflux.elementwise")
 merge(require "conflux.ops")
 merge(require "conflux.system")
 

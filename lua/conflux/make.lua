@@ -18,7 +18,7 @@ local concat, floor, next, tostring, type = table.concat, math.floor, next, tost
 
 local BOOL, INT64, FLOAT32 = dtype_of.bool, dtype_of.int64, dtype_of.float32
 
----@alias conflux.MakeOptions {dtype: string, device: string|conflux.Device}
+---@alias conflux.MakeOptions {dtype: string?, device: (string|conflux.Device)?}
 
 local KNOWN = {"dtype", "device"}
 
@@ -42,19 +42,22 @@ end
 local make = {}
 
 --- Zeros: `zeros(2, 3)`, `zeros({2, 3}, {dtype = "int64"})`.
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.zeros(a, b, c, d, e, f, g, h, i)
   return (full("zeros", 0, FLOAT32, check.sizes("zeros", 0, a, b, c, d, e, f, g, h, i)))
 end
 
---- Ones.
+--- Ones: `ones(2, 3)`, `ones({2, 3}, {dtype = "int64"})`.
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.ones(a, b, c, d, e, f, g, h, i)
   return (full("ones", 1, FLOAT32, check.sizes("ones", 0, a, b, c, d, e, f, g, h, i)))
 end
 
---- The value `v` everywhere: `full(0.5, 2, 3)`.
+--- The value `v` everywhere: `full(0.5, 2, 3)`.  A boolean makes bool, a number float32, unless a dtype is given.
 ---@param v number|boolean
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.full(v, a, b, c, d, e, f, g, h, i)
   return (full("full", v, type(v) == "boolean" and BOOL or FLOAT32,
@@ -73,21 +76,27 @@ local function random(fname, kind, low, high, dtype, n, o)
   return out
 end
 
---- Uniform on [0, 1).
+--- Random numbers, uniform on [0, 1), of a float dtype.
+--
+-- Numbers are Philox 4x32-10 by position (Salmon et al., SC 2011), the same on every device for one seed: outside
+-- withdevices from one stream, inside from the stream of the closure's position.
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.rand(a, b, c, d, e, f, g, h, i)
   return (random("rand", "uniform", 0, 1, FLOAT32, check.sizes("rand", 0, a, b, c, d, e, f, g, h, i)))
 end
 
---- Normal with mean 0 and deviation 1.
+--- Random numbers, normal with mean 0 and deviation 1 (Box and Muller 1958), of a float dtype; see rand.
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.randn(a, b, c, d, e, f, g, h, i)
   return (random("randn", "normal", 0, 1, FLOAT32, check.sizes("randn", 0, a, b, c, d, e, f, g, h, i)))
 end
 
---- Integers from `lo` to `hi`, both included; int64.
+--- Random integers from `lo` to `hi`, both included; int64; see rand.
 ---@param lo integer
 ---@param hi integer
+---@param ... integer|integer[]|conflux.MakeOptions  sizes, one by one or as a list, then options
 ---@return conflux.Tensor
 function make.randint(lo, hi, a, b, c, d, e, f, g, h, i)
   check.integer("randint", "lo", lo, -2 ^ 53, 2 ^ 53)
@@ -99,9 +108,9 @@ function make.randint(lo, hi, a, b, c, d, e, f, g, h, i)
   return (random("randint", "integer", lo, hi, INT64, n, o))
 end
 
---- The ids 0 to n - 1 in random order; int64.
+--- The ids 0 to n - 1 in random order; int64; see rand.
 ---@param n integer
----@param o? {device: string|conflux.Device}
+---@param o? {device: (string|conflux.Device)?}
 ---@return conflux.Tensor
 function make.randperm(n, o)
   size_array[0] = check.integer("randperm", "n", n, 0)
@@ -159,7 +168,7 @@ function make.linspace(a, b, n, o)
   return x
 end
 
---- The identity matrix [n, m].
+--- The identity matrix [n, m]: 1 on the main diagonal, 0 elsewhere.
 ---@param n integer
 ---@param m? integer default: n
 ---@param o? conflux.MakeOptions
@@ -177,10 +186,11 @@ function make.eye(n, m, o)
   return x
 end
 
---- Rows of n elements, 1 at the id and 0 elsewhere: shape [.., n].
----@param ids conflux.Tensor integers from 0
+--- Rows of n elements, 1 at the id and 0 elsewhere: shape [.., n].  An id out of range is an error, raised where a
+-- value that depends on it is read.
+---@param ids conflux.Tensor  integers from 0, of any shape
 ---@param n integer
----@param o? {dtype: string}
+---@param o? {dtype: string?}  default: float32
 ---@return conflux.Tensor
 function make.onehot(ids, n, o)
   if not istype(tensor_t, ids) then wrong("onehot", "ids", "an integer tensor", ids) end
@@ -255,7 +265,8 @@ local function flatten(list, shape, d, array, at, kind, dtype, path)
   return at
 end
 
---- A tensor of a number, a boolean, or nested lists of them.
+--- A tensor of a number, a boolean, or nested lists of them: `tensor {{1, 2}, {3, 4}}`.  Numbers make float32,
+-- booleans bool, unless a dtype is given.  Lists of different lengths are refused, with their place.
 ---@param v number|boolean|table
 ---@param o? conflux.MakeOptions
 ---@return conflux.Tensor
@@ -296,7 +307,7 @@ local raw = {void = 0, char = 1, uint16_t = 2, ["unsigned short"] = 2}
 
 --- Copies values, row-major, from an FFI pointer or array, or from the bytes of a string.  The dtype is that of
 -- the pointer; `void *`, `char *`, `uint16_t *` and strings need `dtype`.
----@param pointer ffi.cdata*|string
+---@param pointer ffi.cdata*|string  readable for the bytes of the shape; those of an array or string are checked
 ---@param shape integer[]
 ---@param o? conflux.MakeOptions
 ---@return conflux.Tensor

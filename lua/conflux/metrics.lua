@@ -23,8 +23,8 @@ local function share(hits)
 end
 
 --- The share of rows whose largest logit is that of their id: a float32 tensor of one number.
----@param logits conflux.Tensor [.., classes]
----@param ids conflux.Tensor [..], from 0
+---@param logits conflux.Tensor  [.., classes]
+---@param ids conflux.Tensor     [..], integers from 0
 ---@return conflux.Tensor
 local function accuracy(logits, ids)
   check_pair("metrics.accuracy", logits, ids)
@@ -34,10 +34,10 @@ local function accuracy(logits, ids)
   return share(hits)
 end
 
---- The share of rows whose id is among their k largest logits.
----@param logits conflux.Tensor [.., classes]
----@param ids conflux.Tensor [..], from 0
----@param k integer
+--- The share of rows whose id is among their k largest logits: a float32 tensor of one number.
+---@param logits conflux.Tensor  [.., classes]
+---@param ids conflux.Tensor     [..], integers from 0
+---@param k integer              at most the number of classes
 ---@return conflux.Tensor
 local function topk(logits, ids, k)
   check_pair("metrics.topk", logits, ids)

@@ -1,8 +1,7 @@
---- Operations: elementwise, reductions, what orders and selects, in place.  Each is a method of tensors and a
--- function of this module.
+--- Operations over dimensions: reductions, what orders, products, and what selects.  Each is a method of tensors and
+-- a function of this module, written as those of conflux.elementwise.
 --
--- A training step calls hundreds of these, so a wrapper checks by ffi.istype, makes no closure, table or vararg,
--- and passes everything else to C, whose messages name function and argument.
+-- Dimensions count from 1, or from the end if negative; ids count from 0.
 -- @module conflux.ops
 local core  = require "conflux.core"
 local check = require "conflux.check"
@@ -12,10 +11,12 @@ local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle, op_number, at_line = core.new, core.settle, core.op, core.at_line
 local wrong = check.wrong
 local next, type = next, type
-local huge = math.huge
 
-local Tensor, meta = core.methods, core.tensor_meta
+local Tensor = core.methods
 local ops = {}
+
+---@alias conflux.Dims integer|integer[]
+---@alias conflux.ReduceOptions {keepdim: boolean?}
 
 -- Gives a method to tensors, and to `cf`.
 local function define(name, f)
@@ -23,189 +24,12 @@ local function define(name, f)
   return f
 end
 
-local function to_float(x)
-  if x._dtype >= core.dtype.float16 then return x end
-  local out = new()
-  local st = C.cfx_to(x, nil, core.dtype.float32, out)
-  if st ~= 0 then settle(st, C.cfx_to, x, nil, core.dtype.float32, out) end
-  return out
-end
-
--- ---- elementwise: one operand -----------------------------------------------------------------------------
-
-local function unary(name)
-  local op = op_number[name]
-  return define(name, function(x)
-    if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-    local out = new()
-    local st = C.cfx_unary(op, x, 0, 0, out)
-    if st ~= 0 then settle(st, C.cfx_unary, op, x, 0, 0, out) end
-    return out
-  end)
-end
-
-for _, name in ipairs {"abs", "sign", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "relu", "gelu",
-  "silu", "softplus", "erf", "round", "floor", "lnot", "neg", "square"} do
-  unary(name)
-end
-meta.__unm = Tensor.neg
-
--- One parameter, which may be left out.
-local function unary_with(name, parameter, default)
-  local op = op_number[name]
-  define(name, function(x, p)
-    if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-    if p == nil then p = default elseif type(p) ~= "number" then wrong(name, parameter, "a number", p) end
-    local out = new()
-    local st = C.cfx_unary(op, x, p, 0, out)
-    if st ~= 0 then settle(st, C.cfx_unary, op, x, p, 0, out) end
-    return out
-  end)
-end
-
-unary_with("leakyrelu", "slope", 0.01)
-unary_with("elu", "alpha", 1)
-
-local CLAMP = op_number.clamp
-local INT64_MIN, INT64_MAX = -2 ^ 63, 2 ^ 63 - 1024 -- the largest number below 2^63
-
--- The bounds of clamp; an integer tensor has no infinite ones, and becomes float where one is a fraction.
-local function bounds(fname, x, low, high)
-  if low == nil and high == nil then check.fail(fname, "expected a lower bound, an upper bound, or both") end
-  if low ~= nil and type(low) ~= "number" then wrong(fname, "lo", "a number", low) end
-  if high ~= nil and type(high) ~= "number" then wrong(fname, "hi", "a number", high) end
-  low, high = low or -huge, high or huge
-  if low ~= low or high ~= high or low > high then
-    wrong(fname, "hi", ("a bound of at least %.14g"):format(low), high)
-  end
-  if x._dtype >= core.dtype.float16 then return low, high, false end
-  if low == -huge then low = INT64_MIN end
-  if high == huge then high = INT64_MAX end
-  return low, high, low % 1 ~= 0 or high % 1 ~= 0
-end
-
---- Values below `lo` become lo, above `hi` hi; either may be nil.
----@param lo? number
----@param hi? number
----@return conflux.Tensor
-define("clamp", function(x, lo, hi)
-  if not istype(tensor_t, x) then wrong("clamp", "x", "a tensor", x) end
-  local low, high, widens = bounds("clamp", x, lo, hi)
-  local from = widens and to_float(x) or x
-  local out = new()
-  local st = C.cfx_unary(CLAMP, from, low, high, out)
-  if st ~= 0 then settle(st, C.cfx_unary, CLAMP, from, low, high, out) end
-  if widens then C.cfx_release(from) end
-  return out
-end)
-
--- ---- elementwise: two operands ----------------------------------------------------------------------------
-
--- What is neither a tensor nor a number, beside a tensor.
-local function operand(name, a, b)
-  if type(a) == "number" and type(b) == "number" then wrong(name, "a", "a tensor", a) end
-  if istype(tensor_t, a) or type(a) == "number" then wrong(name, "b", "a tensor or a number", b) end
-  wrong(name, "a", "a tensor or a number", a)
-end
-
-local function binary(name)
-  local op = op_number[name]
-  return define(name, function(a, b)
-    local out, st
-    if istype(tensor_t, a) then
-      if type(b) == "number" then
-        out = new()
-        st = C.cfx_binary_scalar(op, a, b, 0, out)
-        if st ~= 0 then settle(st, C.cfx_binary_scalar, op, a, b, 0, out) end
-        return out
-      elseif istype(tensor_t, b) then
-        out = new()
-        st = C.cfx_binary(op, a, b, out)
-        if st ~= 0 then settle(st, C.cfx_binary, op, a, b, out) end
-        return out
-      end
-    elseif type(a) == "number" and istype(tensor_t, b) then
-      out = new()
-      st = C.cfx_binary_scalar(op, b, a, 1, out)
-      if st ~= 0 then settle(st, C.cfx_binary_scalar, op, b, a, 1, out) end
-      return out
-    end
-    operand(name, a, b)
-  end)
-end
-
-meta.__add, meta.__sub, meta.__mul = binary "add", binary "sub", binary "mul"
-meta.__div, meta.__pow = binary "div", binary "pow"
-binary "maximum"
-binary "minimum"
-
--- Truth: a boolean may stand beside the tensor.
-local function truth(name)
-  local compare = binary(name)
-  define(name, function(a, b)
-    if type(b) == "boolean" then b = b and 1 or 0 end
-    if type(a) == "boolean" then a = a and 1 or 0 end
-    return compare(a, b)
-  end)
-end
-
-for _, name in ipairs {"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"} do
-  truth(name)
-end
-
--- A number as a tensor without dimensions, of the dtype that it takes beside `other` (a tensor or a number).
-local function number_like(c, value, other)
-  local dtype = istype(tensor_t, other) and other._dtype or core.dtype.float32
-  if dtype < core.dtype.float16 and (value % 1 ~= 0) then dtype = core.dtype.float32 end
-  if dtype == core.dtype.bool then dtype = core.dtype.int64 end
-  local out, device = new(), C.cfx_tensor_device(c)
-  if device == nil then check.arg("where", "c", "a tensor", "one that was released") end
-  local st = C.cfx_full(device, dtype, 0, nil, value, out)
-  if st ~= 0 then settle(st, C.cfx_full, device, dtype, 0, nil, value, out) end
-  return out
-end
-
---- Elements of a where `c` is true, of b elsewhere; a and b are tensors or numbers.
----@param c conflux.Tensor
----@param a conflux.Tensor|number
----@param b conflux.Tensor|number
----@return conflux.Tensor
-define("where", function(c, a, b)
-  if not istype(tensor_t, c) then wrong("where", "c", "a tensor", c) end
-  local x, y = a, b
-  if type(a) == "number" then x = number_like(c, a, b)
-  elseif not istype(tensor_t, a) then wrong("where", "a", "a tensor or a number", a) end
-  if type(b) == "number" then y = number_like(c, b, a)
-  elseif not istype(tensor_t, b) then wrong("where", "b", "a tensor or a number", b) end
-  local out = new()
-  local st = C.cfx_where(c, x, y, out)
-  if st ~= 0 then settle(st, C.cfx_where, c, x, y, out) end
-  if type(a) == "number" then C.cfx_release(x) end
-  if type(b) == "number" then C.cfx_release(y) end
-  return out
-end)
-
-local function triangle(name, upper)
-  define(name, function(x, k)
-    if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-    if x._ndim < 2 then wrong(name, "x", "a tensor of at least 2 dimensions", x) end
-    k = k == nil and 0 or check.integer(name, "k", k)
-    local out = new()
-    local st = C.cfx_tri(x, upper, k, out)
-    if st ~= 0 then settle(st, C.cfx_tri, x, upper, k, out) end
-    return out
-  end)
-end
-
-triangle("tril", 0)
-triangle("triu", 1)
-
 -- ---- reductions -------------------------------------------------------------------------------------------
 
-local dims = ffi.new "int32_t[8]"
+local dim_array = ffi.new "int32_t[8]"
 local KEEPDIM, VAR_OPTIONS = {"keepdim"}, {"keepdim", "correction"}
 
--- Reads `dims?, options?`: leaves the dimensions in `dims`, returns their number (0: all), keepdim, options.
+-- Reads `dims?, options?`: leaves the dimensions in `dim_array`, returns their number (0: all), keepdim, options.
 local function read_dims(name, x, d, o, known)
   local n = 0
   if type(d) == "table" and d[1] == nil and next(d) ~= nil then
@@ -215,9 +39,9 @@ local function read_dims(name, x, d, o, known)
   if type(d) == "table" then
     local list = check.dims(name, "dims", d, x._ndim)
     n = #list
-    for k = 1, n do dims[k - 1] = list[k] end
+    for k = 1, n do dim_array[k - 1] = list[k] end
   elseif d ~= nil then
-    dims[0], n = check.dim(name, "dims", d, x._ndim), 1
+    dim_array[0], n = check.dim(name, "dims", d, x._ndim), 1
   end
   if o == nil then return n, 0, o end
   check.options(name, o, known)
@@ -227,20 +51,86 @@ end
 
 local function reduction(name)
   local op = op_number[name]
-  define(name, function(x, d, o)
+  define(name, function(x, dims, o)
     if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
     local n, keep = 0, 0
-    if d ~= nil or o ~= nil then n, keep = read_dims(name, x, d, o, KEEPDIM) end
+    if dims ~= nil or o ~= nil then n, keep = read_dims(name, x, dims, o, KEEPDIM) end
     local out = new()
-    local st = C.cfx_reduce(op, x, n, dims, keep, 0, out)
-    if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dims, keep, 0, out) end
+    local st = C.cfx_reduce(op, x, n, dim_array, keep, 0, out)
+    if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dim_array, keep, 0, out) end
     return out
   end)
 end
 
-for _, name in ipairs {"sum", "mean", "prod", "max", "min", "argmax", "argmin", "norm", "any", "all"} do
-  reduction(name)
-end
+--- The sum over dimensions; of integers and bool in int64.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "sum"
+
+--- The mean over dimensions; in float.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "mean"
+
+--- The product over dimensions; of integers and bool in int64.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "prod"
+
+--- The largest element over dimensions; NaN where there is one.  Equal ones share the gradient.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "max"
+
+--- The smallest element over dimensions; NaN where there is one.  Equal ones share the gradient.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "min"
+
+--- The id, from 0, of the largest element: the first of equals, or of NaNs.
+---@param x conflux.Tensor
+---@param dims? integer  one dimension; default: over all, as if x were flat
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor int64
+reduction "argmax"
+
+--- The id, from 0, of the smallest element: the first of equals, or of NaNs.
+---@param x conflux.Tensor
+---@param dims? integer  one dimension; default: over all, as if x were flat
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor int64
+reduction "argmin"
+
+--- The 2-norm over dimensions, sqrt of the sum of squares; in float.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor
+reduction "norm"
+
+--- Whether any element over dimensions is true, that is not 0.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor bool
+reduction "any"
+
+--- Whether all elements over dimensions are true, that is not 0.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? conflux.ReduceOptions  keepdim: reduced dimensions stay, with size 1
+---@return conflux.Tensor bool
+reduction "all"
 
 local VAR, SQRT = op_number.var, op_number.sqrt
 
@@ -252,17 +142,25 @@ local function variance(name, x, d, o)
     if o and o.correction ~= nil then correction = check.number(name, "correction", o.correction) end
   end
   local out = new()
-  local st = C.cfx_reduce(VAR, x, n, dims, keep, correction, out)
-  if st ~= 0 then settle(st, C.cfx_reduce, VAR, x, n, dims, keep, correction, out) end
+  local st = C.cfx_reduce(VAR, x, n, dim_array, keep, correction, out)
+  if st ~= 0 then settle(st, C.cfx_reduce, VAR, x, n, dim_array, keep, correction, out) end
   return out
 end
 
---- Variance; `correction` is taken from the number of elements (1: Bessel's).
-define("var", function(x, d, o) return (variance("var", x, d, o)) end)
+--- The variance over dimensions; in float.  `correction` is taken from the number of elements (1: Bessel's).
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? {keepdim: boolean?, correction: number?}  default: false, 1
+---@return conflux.Tensor
+define("var", function(x, dims, o) return (variance("var", x, dims, o)) end)
 
---- Standard deviation.
-define("std", function(x, d, o)
-  local squared = variance("std", x, d, o)
+--- The standard deviation over dimensions, the root of var; in float.
+---@param x conflux.Tensor
+---@param dims? conflux.Dims  default: all
+---@param o? {keepdim: boolean?, correction: number?}  default: false, 1
+---@return conflux.Tensor
+define("std", function(x, dims, o)
+  local squared = variance("std", x, dims, o)
   local out = new()
   local st = C.cfx_unary(SQRT, squared, 0, 0, out)
   if st ~= 0 then settle(st, C.cfx_unary, SQRT, squared, 0, 0, out) end
@@ -284,12 +182,22 @@ local function softmax(name)
   end)
 end
 
+--- exp(x) / the sum of exp(x) along dimension `d`, which does not overflow; in float.
+---@param x conflux.Tensor
+---@param d? integer  default: the last
+---@return conflux.Tensor
 softmax "softmax"
+
+--- log(softmax(x)) along dimension `d`, exact where softmax is tiny; in float.
+---@param x conflux.Tensor
+---@param d? integer  default: the last
+---@return conflux.Tensor
 softmax "logsoftmax"
 
---- The k largest along dimension `d` (default: the last) in falling order, and their ids from 0.
----@param k integer
----@param d? integer
+--- The k largest along dimension `d` in falling order, and their ids from 0.  NaN counts as the largest.
+---@param x conflux.Tensor
+---@param k integer   at most the size of the dimension, which becomes k
+---@param d? integer  default: the last
 ---@return conflux.Tensor values, conflux.Tensor ids
 define("topk", function(x, k, d)
   if not istype(tensor_t, x) then wrong("topk", "x", "a tensor", x) end
@@ -301,10 +209,11 @@ define("topk", function(x, k, d)
   return values, ids
 end)
 
---- The values along dimension `d` (default: the last) in rising order, and their ids from 0.  Equal ones keep
--- their order; NaN counts as the largest.
----@param d? integer
----@param o? {descending: boolean}
+--- The values along dimension `d` in rising order, and their ids from 0.  Equal ones keep their order; NaN counts as
+-- the largest.
+---@param x conflux.Tensor
+---@param d? integer                 default: the last
+---@param o? {descending: boolean?}  default: false
 ---@return conflux.Tensor values, conflux.Tensor ids
 define("sort", function(x, d, o)
   if not istype(tensor_t, x) then wrong("sort", "x", "a tensor", x) end
@@ -326,8 +235,10 @@ end)
 -- ---- products and selection -------------------------------------------------------------------------------
 
 --- The matrix product; batch dimensions broadcast, a vector is a row on the left and a column on the right.
----@param a conflux.Tensor
----@param b conflux.Tensor
+--
+-- Products of float32 are exact, unless cf.precision allows less.
+---@param a conflux.Tensor  [.., n, k] or [k]
+---@param b conflux.Tensor  [.., k, m] or [k], of a's device
 ---@return conflux.Tensor
 define("matmul", function(a, b)
   if not istype(tensor_t, a) then wrong("matmul", "a", "a tensor", a) end
@@ -338,9 +249,11 @@ define("matmul", function(a, b)
   return out
 end)
 
---- The slices of dimension `d` that `ids` name, from 0; the shape of ids takes that dimension's place.
+--- The slices of dimension `d` that `ids` name, from 0; the shape of ids takes that dimension's place.  `x[ids]` is
+-- `x:index(1, ids)`.  An id out of range is an error, raised where a value that depends on it is read.
+---@param x conflux.Tensor
 ---@param d integer
----@param ids conflux.Tensor integers
+---@param ids conflux.Tensor  integers, of any shape
 ---@return conflux.Tensor
 define("index", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("index", "x", "a tensor", x) end
@@ -353,9 +266,10 @@ define("index", function(x, d, ids)
   return out
 end)
 
---- Element by element along dimension `d`: out[i][j] = x[ids[i][j]][j] for d = 1.  ids has x's rank.
+--- Element by element along dimension `d`: out[i][j] = x[ids[i][j]][j] for d = 1, ids from 0.
+---@param x conflux.Tensor
 ---@param d integer
----@param ids conflux.Tensor integers
+---@param ids conflux.Tensor  integers, of x's rank, and in other dimensions than d no larger
 ---@return conflux.Tensor
 define("gather", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("gather", "x", "a tensor", x) end
@@ -368,10 +282,12 @@ define("gather", function(x, d, ids)
   return out
 end)
 
---- A copy of x with the elements of `src` added at `ids` along dimension `d`, in the order of ids.
+--- A copy of x with the elements of `src` added at `ids` along dimension `d`: for d = 1 out[ids[i][j]][j] +=
+-- src[i][j], ids from 0.  In the order of ids, so that equal runs give equal bits.
+---@param x conflux.Tensor
 ---@param d integer
----@param ids conflux.Tensor integers, of src's shape
----@param src conflux.Tensor
+---@param ids conflux.Tensor  integers, of x's rank
+---@param src conflux.Tensor  of ids' shape and x's dtype
 ---@return conflux.Tensor
 define("scatteradd", function(x, d, ids, src)
   if not istype(tensor_t, x) then wrong("scatteradd", "x", "a tensor", x) end
@@ -384,63 +300,5 @@ define("scatteradd", function(x, d, ids, src)
   if st ~= 0 then settle(st, C.cfx_scatter_add, x, d, ids, src, out) end
   return out
 end)
-
--- ---- in place: these change x and return it ---------------------------------------------------------------
-
-local function in_place(name, row)
-  local op = op_number[row]
-  Tensor[name] = function(x, y)
-    if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-    local st
-    if type(y) == "number" then
-      st = C.cfx_binary_scalar_into(op, x, y)
-      if st ~= 0 then settle(st, C.cfx_binary_scalar_into, op, x, y) end
-    elseif istype(tensor_t, y) then
-      st = C.cfx_binary_into(op, x, y)
-      if st ~= 0 then settle(st, C.cfx_binary_into, op, x, y) end
-    else
-      wrong(name, "y", "a tensor or a number", y)
-    end
-    return x
-  end
-end
-
-in_place("add_", "add")
-in_place("sub_", "sub")
-in_place("mul_", "mul")
-in_place("div_", "div")
-
---- Clamps x in place; see clamp.
----@return conflux.Tensor x
-function Tensor.clamp_(x, lo, hi)
-  if not istype(tensor_t, x) then wrong("clamp_", "x", "a tensor", x) end
-  local low, high, widens = bounds("clamp_", x, lo, hi)
-  if widens then check.fail("clamp_", "a fraction as a bound would make %s float32", x.dtype) end
-  local st = C.cfx_clamp_into(x, low, high)
-  if st ~= 0 then settle(st, C.cfx_clamp_into, x, low, high) end
-  return x
-end
-
---- Sets every element to `value`.
----@param value number|boolean
----@return conflux.Tensor x
-function Tensor.fill_(x, value)
-  if not istype(tensor_t, x) then wrong("fill_", "x", "a tensor", x) end
-  value = check.element("fill_", "value", value, x._dtype)
-  local st = C.cfx_fill(x, value)
-  if st ~= 0 then settle(st, C.cfx_fill, x, value) end
-  return x
-end
-
---- Copies y's values, converted and broadcast, from any device.
----@param y conflux.Tensor
----@return conflux.Tensor x
-function Tensor.copy_(x, y)
-  if not istype(tensor_t, x) then wrong("copy_", "x", "a tensor", x) end
-  if not istype(tensor_t, y) then wrong("copy_", "y", "a tensor", y) end
-  local st = C.cfx_copy(x, y)
-  if st ~= 0 then settle(st, C.cfx_copy, x, y) end
-  return x
-end
 
 return ops

@@ -24,12 +24,14 @@ local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of 
 
 -- ---- optimisers ---------------------------------------------------------------------------------------------
 
+--- A rule and its numbers, which states share.
 ---@class conflux.Optimiser
 ---@field name string
 ---@field lr number|fun(step: integer): number
 local Optimiser = {}
 Optimiser.__index = Optimiser
 
+--- What an optimiser knows of a model: a plain table, which can be replicated, saved and synchronised.
 ---@class conflux.State
 ---@field step integer       updates made so far
 ---@field lr? number|function in place of the rule's, after optim.adjust
@@ -96,17 +98,72 @@ local function check_range(fname, name, v, below)
   return v
 end
 
+---@alias conflux.Rate number|fun(count: integer): number
+
 -- Each rule: its defaults, in PyTorch's values.  `place` names the second positional argument, if it has one.
 local RULES = {
+  --- Gradient descent: p = p - lr g.
+  ---@param lr? conflux.Rate       default: 0.1
+  ---@param o? {decay: number?}    default: 0, added to the gradient as decay p
+  ---@return conflux.Optimiser
   Descent = {rule = "descent", lr = 0.1},
+
+  --- Gradient descent with momentum (Polyak 1964): v = rho v + g, p = p - lr v.
+  ---@param lr? conflux.Rate       default: 0.01
+  ---@param rho? number            in [0, 1); default: 0.9
+  ---@param o? {decay: number?}    default: 0, added to the gradient as decay p
+  ---@return conflux.Optimiser
   Momentum = {rule = "momentum", lr = 0.01, place = "rho", rho = 0.9},
+
+  --- Momentum that looks ahead (Nesterov 1983, as in Sutskever et al. 2013): p = p - lr (g + rho v).
+  ---@param lr? conflux.Rate       default: 0.01
+  ---@param rho? number            in [0, 1); default: 0.9
+  ---@param o? {decay: number?}    default: 0, added to the gradient as decay p
+  ---@return conflux.Optimiser
   Nesterov = {rule = "nesterov", lr = 0.01, place = "rho", rho = 0.9},
+
+  --- The gradient over the root of its mean square (Tieleman and Hinton 2012).
+  ---@param lr? conflux.Rate       default: 0.01
+  ---@param rho? number            of the mean, in [0, 1); default: 0.99
+  ---@param o? {decay: number?, eps: number?}  default: 0, added to the gradient as decay p; 1e-8
+  ---@return conflux.Optimiser
   RMSProp = {rule = "rmsprop", lr = 0.01, place = "rho", rho = 0.99, eps = 1e-8},
+
+  --- Adaptive moments (Kingma and Ba 2015), with both corrected for their start at zero.
+  ---@param lr? conflux.Rate       default: 1e-3
+  ---@param o? {betas: number[]?, eps: number?, decay: number?}  default: {0.9, 0.999}; 1e-8; 0, added to the gradient
+  ---@return conflux.Optimiser
   Adam = {rule = "adam", lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8},
+
+  --- Adam with decoupled decay: p = p - lr decay p, beside the gradient's step (Loshchilov and Hutter 2019).
+  ---@param lr? conflux.Rate       default: 1e-3
+  ---@param o? {betas: number[]?, eps: number?, decay: number?}  default: {0.9, 0.999}, 1e-8, 0.01
+  ---@return conflux.Optimiser
   AdamW = {rule = "adamw", lr = 1e-3, betas = {0.9, 0.999}, eps = 1e-8, decay = 0.01},
+
+  --- The gradient over the root of the sum of its squares (Duchi et al. 2011).
+  ---@param lr? conflux.Rate       default: 0.01
+  ---@param o? {decay: number?, eps: number?}  default: 0, added to the gradient as decay p; 1e-10
+  ---@return conflux.Optimiser
   AdaGrad = {rule = "adagrad", lr = 0.01, eps = 1e-10},
+
+  --- Steps in the units of the parameters (Zeiler 2012).
+  ---@param lr? conflux.Rate       default: 1
+  ---@param rho? number            of both means, in [0, 1); default: 0.9
+  ---@param o? {decay: number?, eps: number?}  default: 0, added to the gradient as decay p; 1e-6
+  ---@return conflux.Optimiser
   AdaDelta = {rule = "adadelta", lr = 1, place = "rho", rho = 0.9, eps = 1e-6},
+
+  --- Adam with Nesterov's momentum (Dozat 2016), in PyTorch's form.
+  ---@param lr? conflux.Rate       default: 2e-3
+  ---@param o? {betas: number[]?, eps: number?, decay: number?}  default: {0.9, 0.999}; 1e-8; 0, added to the gradient
+  ---@return conflux.Optimiser
   NAdam = {rule = "nadam", lr = 2e-3, betas = {0.9, 0.999}, eps = 1e-8},
+
+  --- The sign of a momentum, with decoupled decay (Chen et al. 2023).
+  ---@param lr? conflux.Rate       default: 1e-4
+  ---@param o? {betas: number[]?, decay: number?}  default: {0.9, 0.99}, 0
+  ---@return conflux.Optimiser
   Lion = {rule = "lion", lr = 1e-4, betas = {0.9, 0.99}},
 }
 
@@ -159,19 +216,24 @@ local function check_limit(fname, limit)
   return limit
 end
 
---- In a Chain, before a rule: scales all gradients together so that their 2-norm is at most `limit`.
+--- In a Chain, before a rule: scales all gradients together so that their 2-norm is at most `limit` (Pascanu et al.
+-- 2013).
 ---@param limit number
+---@return conflux.Optimiser
 function optim.ClipNorm(limit)
   return new {name = "ClipNorm", limit = check_limit("ClipNorm", limit)}
 end
 
 --- In a Chain, before a rule: cuts each element of the gradients to [-limit, limit].
 ---@param limit number
+---@return conflux.Optimiser
 function optim.ClipValue(limit)
   return new {name = "ClipValue", limit = check_limit("ClipValue", limit)}
 end
 
 --- One rule behind clipping: Chain(ClipNorm(5), ClipValue(1), Adam(1e-3)).  Both limits may be given, each once.
+---@param ... conflux.Optimiser  ClipNorm, ClipValue, and last a rule
+---@return conflux.Optimiser
 function optim.Chain(...)
   local members = {...}
   local opt = {name = "Chain", members = members}
@@ -219,7 +281,7 @@ local function factors(plan, f)
 end
 
 --- Makes the state of this optimiser for a model: zeros in the model's layout, and the update count 0.
----@param model any
+---@param model any  a module, or any nested table with float tensors
 ---@param f? fun(path: string, t: conflux.Tensor): {decay: number?, scale: number?}?  factors of a parameter's own
 ---@return conflux.State
 function Optimiser:setup(model, f)
@@ -330,9 +392,9 @@ end
 
 --- One update of the model's parameters and of the state, in place, by a gradient of the model's structure.
 -- Returns the state and the model.
----@param state conflux.State
+---@param state conflux.State  made by setup for this model
 ---@param model any
----@param gradient any
+---@param gradient any         what withgradient returned
 ---@return conflux.State state, any model
 function optim.update(state, model, gradient)
   local opt = optimiser_of(state)
@@ -356,7 +418,7 @@ end
 
 --- Changes the rate of a state, a number or a function of the update count.  Returns the state.
 ---@param state conflux.State
----@param o {lr: number|fun(step: integer): number}
+---@param o {lr: conflux.Rate}
 ---@return conflux.State
 function optim.adjust(state, o)
   if not optimiser_of(state) then check.arg("adjust", "state", "a state made by setup", check.describe(state)) end

@@ -21,6 +21,7 @@ local function seconds()
   return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
 end
 
+--- A bar on stderr, if that is a terminal, with the rate and the time left.
 ---@class conflux.Progress
 ---@field done number
 ---@field total number
@@ -69,7 +70,7 @@ end
 
 --- Notes `n` more (default 1) as done.  `loss`, a number or a tensor, is shown; a tensor once its value is there.
 ---@param n? number
----@param o? {loss: number|conflux.Tensor}
+---@param o? {loss: (number|conflux.Tensor)?}
 ---@return conflux.Progress
 function Progress:update(n, o)
   self.done = self.done + check.number("progress.update", "n", n or 1)
@@ -111,7 +112,7 @@ end
 
 --- A bar for `total` samples, steps or whatever :update counts.
 ---@param total number
----@param o? {label: string}
+---@param o? {label: string?}
 ---@return conflux.Progress
 local function progress(total, o)
   check.number("progress", "total", total)

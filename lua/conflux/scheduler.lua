@@ -23,6 +23,7 @@ local WAIT, DONE = core.wait_mark, core.done_mark
 
 -- ---- lists by device ----------------------------------------------------------------------------------------
 
+--- A list with one element for each of several devices: by position, by device, or by a device's name.
 ---@class conflux.Replicas
 ---@field n integer                   how many there are
 ---@field devices conflux.Device[]    where each lies

@@ -20,7 +20,7 @@ end
 --- `rate`, multiplied by `factor` after every `every` updates.
 ---@param rate number
 ---@param every integer
----@param factor? number default 0.1
+---@param factor? number  default: 0.1
 ---@return fun(count: integer): number
 function schedules.step(rate, every, factor)
   check.number("step", "rate", rate)
@@ -43,7 +43,7 @@ end
 -- without restarts).
 ---@param peak number
 ---@param steps integer
----@param final? number default 0
+---@param final? number  default: 0
 ---@return fun(count: integer): number
 function schedules.cosine(peak, steps, final)
   check.number("cosine", "peak", peak)
@@ -62,7 +62,7 @@ end
 -- peak / div / final_div, both as half cosines (Smith and Topin 2018; PyTorch's OneCycleLR).
 ---@param peak number
 ---@param steps integer
----@param o? {start: number, div: number, final_div: number} default 0.3, 25, 1e4
+---@param o? {start: number?, div: number?, final_div: number?}  default: 0.3, 25, 1e4
 ---@return fun(count: integer): number
 function schedules.onecycle(peak, steps, o)
   check.number("onecycle", "peak", peak)

@@ -16,8 +16,9 @@ local Tensor = core.methods
 local size_array = check.size_array
 local dim_array = ffi.new "int32_t[8]"
 
---- The same elements in another shape, a view where there is one.  One size may be -1.
----@param ... integer|integer[]
+--- The same elements, row-major, in another shape: a view where there is one, else a copy.
+---@param x conflux.Tensor
+---@param ... integer|integer[]  sizes, one by one or as a list; one may be -1 and is worked out
 ---@return conflux.Tensor
 function Tensor.reshape(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("reshape", "x", "a tensor", x) end
@@ -29,8 +30,9 @@ function Tensor.reshape(x, a, b, c, d, e, f, g, h, i)
   return out
 end
 
---- Stretches dimensions of size 1 to the sizes given, and adds dimensions in front: a view.  -1 keeps a size.
----@param ... integer|integer[]
+--- Stretches dimensions of size 1 to the sizes given, and adds dimensions in front: a view.
+---@param x conflux.Tensor
+---@param ... integer|integer[]  sizes, one by one or as a list; -1 keeps a size
 ---@return conflux.Tensor
 function Tensor.expand(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("expand", "x", "a tensor", x) end
@@ -43,7 +45,8 @@ function Tensor.expand(x, a, b, c, d, e, f, g, h, i)
 end
 
 --- Copies side by side: so many along each dimension.
----@param ... integer|integer[] one count per dimension
+---@param x conflux.Tensor
+---@param ... integer|integer[]  one count per dimension, one by one or as a list
 ---@return conflux.Tensor
 function Tensor.tile(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("tile", "x", "a tensor", x) end
@@ -57,7 +60,8 @@ function Tensor.tile(x, a, b, c, d, e, f, g, h, i)
 end
 
 --- Exchanges two dimensions: a view.
----@param a integer
+---@param x conflux.Tensor
+---@param a integer  from 1, or from the end if negative
 ---@param b integer
 ---@return conflux.Tensor
 function Tensor.transpose(x, a, b)
@@ -70,6 +74,7 @@ function Tensor.transpose(x, a, b)
 end
 
 --- A matrix with its two dimensions exchanged: a view.
+---@param x conflux.Tensor  [n, m]
 ---@return conflux.Tensor
 function Tensor.t(x)
   if not istype(tensor_t, x) then wrong("t", "x", "a tensor", x) end
@@ -91,7 +96,8 @@ local function read_dims(fname, x, first, ...)
 end
 
 --- The dimensions in another order: a view.
----@param ... integer|integer[] all dimensions
+---@param x conflux.Tensor
+---@param ... integer|integer[]  all dimensions, one by one or as a list: the first names what comes first
 ---@return conflux.Tensor
 function Tensor.permute(x, ...)
   if not istype(tensor_t, x) then wrong("permute", "x", "a tensor", x) end
@@ -104,7 +110,8 @@ function Tensor.permute(x, ...)
 end
 
 --- Reverses the order along the dimensions given, or along all: a copy.
----@param ... integer|integer[]
+---@param x conflux.Tensor
+---@param ... integer|integer[]  dimensions, one by one or as a list
 ---@return conflux.Tensor
 function Tensor.flip(x, ...)
   if not istype(tensor_t, x) then wrong("flip", "x", "a tensor", x) end
@@ -120,7 +127,8 @@ function Tensor.flip(x, ...)
 end
 
 --- Drops dimension `d`, which has size 1, or all dimensions of size 1: a view.
----@param d? integer
+---@param x conflux.Tensor
+---@param d? integer  default: all of size 1
 ---@return conflux.Tensor
 function Tensor.squeeze(x, d)
   if not istype(tensor_t, x) then wrong("squeeze", "x", "a tensor", x) end
@@ -144,7 +152,8 @@ function Tensor.squeeze(x, d)
 end
 
 --- Adds a dimension of size 1 that becomes dimension `d`: a view.
----@param d integer
+---@param x conflux.Tensor
+---@param d integer  from 1 to ndim + 1, or from the end if negative
 ---@return conflux.Tensor
 function Tensor.unsqueeze(x, d)
   if not istype(tensor_t, x) then wrong("unsqueeze", "x", "a tensor", x) end
@@ -155,10 +164,12 @@ function Tensor.unsqueeze(x, d)
   return out
 end
 
---- Adds elements around: `widths` has one entry per dimension, `{before, after}`, or one number for both sides.
+--- Adds elements around: `widths` has one entry per dimension, `{before, after}`, or one number for both sides.  A
+-- copy.
 --
 --     x:pad({{1, 1}, {0, 2}})           -- of 2 dimensions
 --     x:pad({0, 1, 1, 0}, {value = -1}) -- height and width of NHWC images
+---@param x conflux.Tensor
 ---@param widths (integer|integer[])[]
 ---@param o? {value: number}          default: 0
 ---@return conflux.Tensor
@@ -185,7 +196,8 @@ function Tensor.pad(x, widths, o)
 end
 
 --- Cuts dimension `d` into views of `size` elements, the last of what remains; or of the sizes listed.
----@param size integer|integer[]
+---@param x conflux.Tensor
+---@param size integer|integer[]  a list adds up to the size of the dimension
 ---@param d? integer              default: 1
 ---@return conflux.Tensor[]
 function Tensor.split(x, size, d)
@@ -217,7 +229,7 @@ local function read_list(fname, list)
 end
 
 --- Joins tensors along a dimension that they have.
----@param list conflux.Tensor[]
+---@param list conflux.Tensor[]  of one device, and of one shape but for that dimension; dtypes are promoted
 ---@param d? integer           default: 1
 ---@return conflux.Tensor
 local function concat(list, d)
@@ -230,8 +242,8 @@ local function concat(list, d)
 end
 
 --- Joins tensors of one shape along a new dimension.
----@param list conflux.Tensor[]
----@param d? integer           default: 1
+---@param list conflux.Tensor[]  of one device; dtypes are promoted
+---@param d? integer           default: 1; from the end if negative
 ---@return conflux.Tensor
 local function stack(list, d)
   local array, n = read_list("stack", list)

@@ -13,7 +13,7 @@ system.version = ffi.string(C.cfx_version())
 
 --- The run's devices; with `spec`, names separated by commas such as "cpu*2", those are made the run's.  Refused
 -- while tensors live on a device that would vanish.
----@param spec? string
+---@param spec? string  default: no change
 ---@return conflux.Device[]
 function system.devices(spec)
   if spec ~= nil then check.string("devices", "spec", spec) end
@@ -21,14 +21,14 @@ function system.devices(spec)
 end
 
 --- The device of that name, or the default device: cpu:0, inside withdevices the closure's.
----@param name? string|conflux.Device
+---@param name? string|conflux.Device  "cpu:1"; "cpu" is "cpu:0"
 ---@return conflux.Device
 function system.device(name)
   return check.device("device", "name", name)
 end
 
 --- Waits until everything enqueued (on `device`) has run, and raises the first error found there.
----@param device? string|conflux.Device
+---@param device? string|conflux.Device  default: all
 function system.sync(device)
   if device ~= nil then device = check.device("sync", "device", device) end
   local st = C.cfx_sync(core.context(), device)
@@ -63,7 +63,7 @@ local function unpack(fname, name, value)
 end
 
 --- Starts all random streams anew.
----@param n integer|string
+---@param n integer|string  from 0 to 2^53, or the digits of up to 64 bits
 function system.seed(n)
   C.cfx_seed(core.context(), unpack("seed", "n", n))
 end
@@ -103,7 +103,7 @@ local precision = "float32"
 
 --- How matrix products of float32 tensors may be computed where a device gains by it: "float32" (exact), "tf32",
 -- "bfloat16".  The CPU computes them exactly in any case.  Returns what holds.
----@param name? string
+---@param name? "float32"|"tf32"|"bfloat16"  default: no change
 ---@return string
 function system.precision(name)
   if name ~= nil then
@@ -123,6 +123,7 @@ end
 ---@field reason? string     why there is none
 ---@field libraries string   what it rests on, with versions; "" where that is not known
 
+--- What `cf.info()` gives.  Prints itself.
 ---@class conflux.Info
 ---@field version string
 ---@field abi integer

@@ -18,10 +18,15 @@ local floor = math.floor
 local MOST_BYTES = 2 ^ 31 - 2 ^ 16 -- of an array of LuaJIT's
 local MAX_EXACT = 2 ^ 53 -- beyond it not every integer is a Lua number
 
+--- A tensor: numbers of one dtype, in up to 8 dimensions, on one device.
+--
+-- Operations enqueue and return; the host waits where a value is read (item, totable, print).  `t[i]`, `t[{i, {a, b},
+-- {}}]` are views by positions, which count from 1 or from the end if negative, and can be assigned to; `t[ids]` takes
+-- slices by ids, which count from 0; `#t` is the size of dimension 1; `==` asks whether two are the same one.
 ---@class conflux.Tensor
----@field shape integer[]   a new list
----@field ndim integer
----@field dtype string      "float32"
+---@field shape integer[]   a new list, row-major order
+---@field ndim integer      how many dimensions, 0 to 8
+---@field dtype string      "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32" or "float64"
 ---@field device conflux.Device
 ---@operator add(conflux.Tensor|number): conflux.Tensor
 ---@operator sub(conflux.Tensor|number): conflux.Tensor
@@ -55,7 +60,8 @@ local properties = {
 }
 
 --- The size of dimension `d`.
----@param d integer
+---@param x conflux.Tensor
+---@param d integer  from 1, or from the end if negative
 ---@return integer
 function Tensor.size(x, d)
   if not istype(tensor_t, x) then wrong("size", "x", "a tensor", x) end
@@ -71,13 +77,16 @@ local function numel(x)
 end
 
 --- How many elements there are.
+---@param x conflux.Tensor
 ---@return integer
 function Tensor.numel(x)
   if not istype(tensor_t, x) then wrong("numel", "x", "a tensor", x) end
   return numel(x)
 end
 
---- Gives the handle up now rather than at the next collection.  May be called twice.
+--- Gives the handle up now rather than at the next collection.  May be called twice; whatever else is done with the
+-- tensor afterwards is an error.
+---@param x conflux.Tensor
 function Tensor.release(x)
   if not istype(tensor_t, x) then wrong("release", "x", "a tensor", x) end
   C.cfx_release(x)
@@ -138,7 +147,9 @@ local function to_lua(fname, value, dtype)
   return value
 end
 
---- The one element of a tensor, as a number or boolean.  Waits for it.
+--- The one element of a tensor, as a number or boolean.  Waits for it.  An int64 beyond 2^53, where Lua numbers are
+-- not exact, is an error.
+---@param x conflux.Tensor  of one element, whatever its shape
 ---@return number|boolean
 function Tensor.item(x)
   if not istype(tensor_t, x) then wrong("item", "x", "a tensor", x) end
@@ -163,6 +174,7 @@ local function nest(array, dtype, shape, d, at, stride)
 end
 
 --- The values as nested lists; of a tensor without dimensions its value.  Waits for them.
+---@param x conflux.Tensor
 ---@return table|number|boolean
 function Tensor.totable(x)
   if not istype(tensor_t, x) then wrong("totable", "x", "a tensor", x) end
@@ -174,6 +186,7 @@ end
 --- The address of the first element, as a pointer of the dtype's C type (half types: `uint16_t *`).  Waits for
 -- the value.  The tensor has to be packed (`:contiguous()`), in memory that the host can read, and to outlive
 -- the pointer.
+---@param x conflux.Tensor
 ---@return ffi.cdata*
 function Tensor.pointer(x)
   if not istype(tensor_t, x) then wrong("pointer", "x", "a tensor", x) end
@@ -193,8 +206,9 @@ end
 -- ---- copies and second handles ----------------------------------------------------------------------------
 
 --- x with another dtype, or on another device, or both.  x itself where nothing changes.
----@param where string|conflux.Device
----@param also? string|conflux.Device
+---@param x conflux.Tensor
+---@param where string|conflux.Device  a dtype, or a device or its name: "float16", "cuda:0"
+---@param also? string|conflux.Device  the other one
 ---@return conflux.Tensor
 function Tensor.to(x, where, also)
   if not istype(tensor_t, x) then wrong("to", "x", "a tensor", x) end
@@ -212,7 +226,8 @@ function Tensor.to(x, where, also)
   return out
 end
 
---- A packed copy.
+--- A packed copy, which shares no memory with x.
+---@param x conflux.Tensor
 ---@return conflux.Tensor
 function Tensor.clone(x)
   if not istype(tensor_t, x) then wrong("clone", "x", "a tensor", x) end
@@ -223,6 +238,7 @@ function Tensor.clone(x)
 end
 
 --- The same values, a constant for gradients.
+---@param x conflux.Tensor
 ---@return conflux.Tensor
 function Tensor.detach(x)
   if not istype(tensor_t, x) then wrong("detach", "x", "a tensor", x) end
@@ -233,6 +249,7 @@ function Tensor.detach(x)
 end
 
 --- x itself if it is packed row by row, else a packed copy.
+---@param x conflux.Tensor
 ---@return conflux.Tensor
 function Tensor.contiguous(x)
   if not istype(tensor_t, x) then wrong("contiguous", "x", "a tensor", x) end

@@ -76,15 +76,16 @@ end
 
 local tree = {}
 
---- Calls `f(path, tensor, table, key)` for every tensor, once each.
----@param x any
+--- Calls `f(path, tensor, table, key)` for every tensor, once each: the path is its name in files ("1.weight"), and
+-- table[key] holds it.
+---@param x any  a tensor, a module, or any nested table
 ---@param f fun(path: string, tensor: conflux.Tensor, table: table?, key: integer|string|nil)
 function tree.walk(x, f)
   visit(x, f, "", nil, nil, {})
 end
 
---- All tensors and their paths.
----@param x any
+--- All tensors and their paths, in the order of the tree: 1 to n, then string keys by their bytes.
+---@param x any  a tensor, a module, or any nested table
 ---@return conflux.Tensor[] tensors, string[] paths
 function tree.leaves(x)
   local tensors, paths = {}, {}
@@ -251,8 +252,8 @@ end
 
 -- ---- whole trees ------------------------------------------------------------------------------------------
 
---- The 2-norm of all float tensors of `x` together, a tensor of one number.
----@param x any
+--- The 2-norm of all float tensors of `x` together, a float32 tensor of one number.
+---@param x any  a tensor, a gradient, or any nested table
 ---@return conflux.Tensor
 function tree.norm(x)
   local all = tree.leaves(x)
@@ -270,8 +271,8 @@ end
 --- `x` on another device, or with its float tensors in another dtype; x itself where nothing changes.  Marks
 -- (buffer, frozen) stay.
 ---@generic T
----@param x T
----@param where string|conflux.Device
+---@param x T                          a tensor, a module, or any nested table
+---@param where string|conflux.Device  a device or its name, or a dtype
 ---@return T
 function tree.to(x, where)
   if is_tensor(x) then return x:to(where) end

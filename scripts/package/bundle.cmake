@@ -44,13 +44,13 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
 
   # DT_RPATH instead of the usual DT_RUNPATH holds for what our libraries need in their turn, too: in a bundle libdnnl
   # finds its libgomp beside it, though Debian built it without a path.
-  foreach(target conflux libconflux c_tests)
+  foreach(target conflux libconflux libconflux_host c_tests)
     if(TARGET ${target})
       target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
     endif()
   endforeach()
 
-  set(installed conflux libconflux)
+  set(installed conflux libconflux libconflux_host)
   if(TARGET conflux_cuda)
     list(APPEND installed conflux_cuda)
   endif()
@@ -91,7 +91,16 @@ function(run out)
 endfunction()
 
 file(REMOVE_RECURSE ${stage})
+# What was installed before is what `uninstall` is about, not this.
+file(GLOB manifest ${BUILD}/install_manifest.txt)
+if(manifest)
+  file(RENAME ${manifest} ${manifest}.before)
+endif()
 run(ignored ${CMAKE_COMMAND} --install ${BUILD} --prefix ${stage} --strip)
+file(REMOVE ${BUILD}/install_manifest.txt)
+if(manifest)
+  file(RENAME ${manifest}.before ${manifest})
+endif()
 file(GLOB_RECURSE lib ${stage}/lib/*/libconflux.so ${stage}/lib/libconflux.so) # lib, or lib/x86_64-linux-gnu
 get_filename_component(lib ${lib} DIRECTORY)
 file(GLOB plugin ${lib}/libconflux_cuda.so)

@@ -6,12 +6,8 @@ local build = program.conflux:gsub("bin/conflux$", "")
 
 -- Why there can be no bundle here, or nil.
 local function obstacle()
-  local cache = io.open(build .. "CMakeCache.txt")
-  if not cache then return "this is no build directory" end
-  local text = cache:read "*a"
-  cache:close()
-  if text:find "CONFLUX_SANITIZE:%w+=%w" then return "a sanitizer's libraries stay where they are" end
-  return not program.has "dpkg-query" and "the licences come from Debian's packages" or nil
+  return program.obstacle()
+    or not program.has "dpkg-query" and "the licences come from Debian's packages" or nil
 end
 
 describe("the bundle #program", function()

@@ -49,6 +49,15 @@ function program.has(command)
   return os.execute("command -v " .. command .. " >/dev/null") == 0
 end
 
+--- Why what was built here cannot be installed, or nil.
+function program.obstacle()
+  local cache = io.open((program.conflux:gsub("bin/conflux$", "CMakeCache.txt")))
+  if not cache then return "this is no build directory" end
+  local text = cache:read "*a"
+  cache:close()
+  return text:find "CONFLUX_SANITIZE:%w+=%w" and "a sanitizer's libraries stay where they are" or nil
+end
+
 --- Whether `script` can give a program a terminal here.
 function program.has_terminal()
   return os.execute "script -qec true /dev/null </dev/null >/dev/null 2>&1" == 0

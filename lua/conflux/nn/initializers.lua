@@ -55,6 +55,8 @@ local init = {}
 
 --- Uniform on +-gain sqrt(6 / (fan in + fan out)): Glorot and Bengio, "Understanding the difficulty of training
 -- deep feedforward neural networks" (2010).  The default of layers, as in Flux.
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{gain =}`
+---@return conflux.Tensor float32
 function init.glorot_uniform(...)
   local shape, o = read("glorot_uniform", {"gain"}, ...)
   local fan_in, fan_out = fans("glorot_uniform", shape)
@@ -63,6 +65,8 @@ function init.glorot_uniform(...)
 end
 
 --- Normal with deviation gain sqrt(2 / (fan in + fan out)): Glorot and Bengio (2010).
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{gain =}`
+---@return conflux.Tensor float32
 function init.glorot_normal(...)
   local shape, o = read("glorot_normal", {"gain"}, ...)
   local fan_in, fan_out = fans("glorot_normal", shape)
@@ -70,6 +74,8 @@ function init.glorot_normal(...)
 end
 
 --- Uniform on +-gain sqrt(3 / fan in), gain sqrt(2) for relu: He et al., "Delving Deep into Rectifiers" (2015).
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{gain =}`, default sqrt(2)
+---@return conflux.Tensor float32
 function init.kaiming_uniform(...)
   local shape, o = read("kaiming_uniform", {"gain"}, ...)
   local bound = (o.gain or sqrt(2)) * sqrt(3 / fans("kaiming_uniform", shape))
@@ -77,32 +83,47 @@ function init.kaiming_uniform(...)
 end
 
 --- Normal with deviation gain / sqrt(fan in), gain sqrt(2) for relu: He et al. (2015).
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{gain =}`, default sqrt(2)
+---@return conflux.Tensor float32
 function init.kaiming_normal(...)
   local shape, o = read("kaiming_normal", {"gain"}, ...)
   return random("normal", 0, (o.gain or sqrt(2)) / sqrt((fans("kaiming_normal", shape))), shape)
 end
 
 --- Uniform on [low, high), by default [0, 1).
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{low =, high =}`
+---@return conflux.Tensor float32
 function init.uniform(...)
   local shape, o = read("uniform", {"low", "high"}, ...)
   return random("uniform", o.low or 0, o.high or 1, shape)
 end
 
 --- Normal, by default of mean 0 and deviation 1.
+---@param ... integer|integer[]|table  sizes, one by one or as a list, then options: `{mean =, std =}`
+---@return conflux.Tensor float32
 function init.normal(...)
   local shape, o = read("normal", {"mean", "std"}, ...)
   return random("normal", o.mean or 0, o.std or 1, shape)
 end
 
+--- Zeros.
+---@param ... integer|integer[]  sizes, one by one or as a list
+---@return conflux.Tensor float32
 function init.zeros(...)
   return full(0, (read("zeros", {}, ...)))
 end
 
+--- Ones.
+---@param ... integer|integer[]  sizes, one by one or as a list
+---@return conflux.Tensor float32
 function init.ones(...)
   return full(1, (read("ones", {}, ...)))
 end
 
 --- One value everywhere: `constant(value, shape...)`.
+---@param value number
+---@param ... integer|integer[]  sizes, one by one or as a list
+---@return conflux.Tensor float32
 function init.constant(value, ...)
   check.number("constant", "value", value)
   return full(value, (read("constant", {}, ...)))

@@ -48,7 +48,7 @@ end
 ---@field act? string|function
 local Dense = layer "Dense"
 
---- act(x W' + bias), over the last dimension.
+--- act(x W' + bias), over the last dimension: [.., in] becomes [.., out].
 ---@param n_in integer
 ---@param n_out integer
 ---@param act? string|function     "relu", "tanh", ..., or a function
@@ -90,7 +90,8 @@ end
 ---@class conflux.Chain: conflux.Module
 local Chain = layer "Chain"
 
---- Layers one after the other; functions and names of activations are layers, too.
+--- Layers one after the other; functions and names of activations are layers, too.  `chain[i]` is the ith.
+---@param ... any  layers, functions, or names of activations: "relu"
 function Chain:init(...)
   local n = select("#", ...)
   for i = 1, n do
@@ -124,7 +125,7 @@ local SkipConnection = layer "SkipConnection"
 
 --- connection(layer(x), x), as in a residual network.
 ---@param f any                      a layer, a function, or the name of an activation
----@param connection string|function "+", "-", "*", or a function of the two
+---@param connection string|function  "+", "-", "*", or a function of the two
 function SkipConnection:init(f, connection)
   self[1] = check_member("SkipConnection", 1, f) or "identity"
   self.connection = check_connection("SkipConnection", connection)
@@ -145,7 +146,8 @@ local Parallel = layer "Parallel"
 
 --- Layers side by side, on one input or each on its own; a name joins the results from the left, a function gets
 -- them all.
----@param connection string|function "+", "-", "*", or a function of all results
+---@param connection string|function  "+", "-", "*", or a function of all results
+---@param ... any                      layers, functions, or names of activations
 function Parallel:init(connection, ...)
   self.connection = check_connection("Parallel", connection)
   local n = select("#", ...)
@@ -176,7 +178,8 @@ end
 ---@field bias? conflux.Tensor
 local LayerNorm = layer "LayerNorm"
 
---- Normalises over the last dimensions, those of `shape` (Ba et al. 2016).
+--- Normalises over the last dimensions, those of `shape`, to mean 0 and variance 1, then scales and shifts by a weight
+-- and a bias (Ba et al. 2016).
 ---@param shape integer|integer[]
 ---@param o? {eps: number?, affine: boolean?}  default: 1e-5, true
 function LayerNorm:init(shape, o)
@@ -228,7 +231,8 @@ end
 ---@field weight conflux.Tensor [n, size]
 local Embedding = layer "Embedding"
 
---- A table of `n` vectors; its input is ids from 0.
+--- A table of `n` vectors of `size` numbers: ids [..], from 0, become [.., size].  An id out of range is an error,
+-- raised where a value that depends on it is read.
 ---@param n integer
 ---@param size integer
 ---@param o? {init: function?}  default: nn.init.normal
@@ -252,7 +256,7 @@ end
 local Dropout = layer "Dropout"
 
 --- In training mode, zeroes with probability `p` and scales the rest by 1 / (1 - p) (Srivastava et al. 2014).
----@param p number in [0, 1)
+---@param p number  in [0, 1)
 function Dropout:init(p)
   if type(p) ~= "number" or not (p >= 0 and p < 1) then
     check.arg("Dropout", "p", "a probability in [0, 1)", check.describe(p))

@@ -21,10 +21,10 @@ local losses = {}
 --
 -- smoothing: the share of the target spread over all classes (Szegedy et al. 2016).  ignore: rows with this id
 -- count neither in the sum nor in the mean.
----@param logits conflux.Tensor
----@param target conflux.Tensor
----@param o? {smoothing: number?, ignore: integer?, reduction: "mean"|"sum"|"none"}
----@return conflux.Tensor
+---@param logits conflux.Tensor  [.., classes]
+---@param target conflux.Tensor  ids [..], or probabilities [.., classes]
+---@param o? {smoothing: number?, ignore: integer?, reduction: "mean"|"sum"|"none"|nil}  default: 0, none, "mean"
+---@return conflux.Tensor  one number, or for "none" [..]
 function losses.crossentropy(logits, target, o)
   if not is_tensor(logits) then check.arg("crossentropy", "logits", "a tensor", logits) end
   if not is_tensor(target) then check.arg("crossentropy", "target", "a tensor of ids or probabilities", target) end
@@ -63,13 +63,29 @@ local function loss(name, known, parameter, default)
   end
 end
 
--- mse(x, y, o?): the mean of squared differences.
+--- The mean of squared differences, (x - y)^2; in float.
+---@param x conflux.Tensor
+---@param y conflux.Tensor  of x's shape
+---@param o? {reduction: "mean"|"sum"|"none"|nil}  default: "mean"
+---@return conflux.Tensor  one number, or for "none" of x's shape
 loss("mse", {"reduction"}, nil, 0)
--- mae(x, y, o?): the mean of absolute differences.
+--- The mean of absolute differences, |x - y|; in float.
+---@param x conflux.Tensor
+---@param y conflux.Tensor  of x's shape
+---@param o? {reduction: "mean"|"sum"|"none"|nil}  default: "mean"
+---@return conflux.Tensor  one number, or for "none" of x's shape
 loss("mae", {"reduction"}, nil, 0)
--- huber(x, y, o?): squared up to `delta` (default 1), linear beyond (Huber 1964).
+--- Half the squared difference up to `delta`, linear beyond (Huber 1964); in float.
+---@param x conflux.Tensor
+---@param y conflux.Tensor  of x's shape
+---@param o? {delta: number?, reduction: "mean"|"sum"|"none"|nil}  default: 1, "mean"
+---@return conflux.Tensor  one number, or for "none" of x's shape
 loss("huber", {"delta", "reduction"}, "delta", 1)
--- bce(logits, y, o?): binary cross-entropy from logits, y in [0, 1].
+--- Binary cross-entropy of logits with probabilities, which does not overflow; in float.
+---@param x conflux.Tensor  logits, not probabilities
+---@param y conflux.Tensor  in [0, 1], of x's shape
+---@param o? {reduction: "mean"|"sum"|"none"|nil}  default: "mean"
+---@return conflux.Tensor  one number, or for "none" of x's shape
 loss("bce", {"reduction"}, nil, 0)
 
 return losses

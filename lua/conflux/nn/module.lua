@@ -44,7 +44,7 @@ end
 -- ---- what is done to a model --------------------------------------------------------------------------------
 
 --- The parameters in x, each once, in the order of the tree, and their paths.
----@param x any
+---@param x any  a tensor, a module, or any nested table
 ---@return conflux.Tensor[] tensors, string[] paths
 local function parameters(x)
   check_tree("parameters", x)
@@ -67,18 +67,27 @@ local function set_training(t, training)
 end
 
 --- Puts all layers in x into training mode (the default), in which Dropout drops.  Returns x.
+---@generic T
+---@param x T  a module, or any nested table with some in it
+---@return T x
 local function train(x)
   if type(check_tree("train", x)) == "table" then each_table(x, set_training, true, {}) end
   return x
 end
 
---- Puts all layers in x into evaluation mode.  Returns x.
+--- Puts all layers in x into evaluation mode, in which Dropout passes.  Returns x.
+---@generic T
+---@param x T  a module, or any nested table with some in it
+---@return T x
 local function eval(x)
   if type(check_tree("eval", x)) == "table" then each_table(x, set_training, false, {}) end
   return x
 end
 
 --- Parameters in x are not watched, updated or decayed any more; their gradient is zero.  Returns x.
+---@generic T
+---@param x T  a tensor, a module, or any nested table
+---@return T x
 local function freeze(x)
   local tensors = parameters(check_tree("freeze", x))
   for i = 1, #tensors do tensors[i]._flags = bor(tensors[i]._flags, FROZEN) end
@@ -86,6 +95,9 @@ local function freeze(x)
 end
 
 --- Undoes freeze.  Returns x.
+---@generic T
+---@param x T  a tensor, a module, or any nested table
+---@return T x
 local function unfreeze(x)
   local tensors = parameters(check_tree("unfreeze", x))
   for i = 1, #tensors do tensors[i]._flags = band(tensors[i]._flags, bnot(FROZEN)) end
@@ -93,7 +105,8 @@ local function unfreeze(x)
 end
 
 --- Marks a float tensor as model state: copied, saved and synchronised, never trained.  Returns t.
----@param t conflux.Tensor
+---@param t conflux.Tensor  of a float dtype
+---@return conflux.Tensor t
 local function buffer(t)
   check.tensor("buffer", "t", t)
   t._flags = bor(t._flags, BUFFER)
@@ -102,6 +115,7 @@ end
 
 -- ---- classes ------------------------------------------------------------------------------------------------
 
+--- What layers have in common: a layer is a table, and its parameters are the float tensors in it.
 ---@class conflux.Module
 ---@field training boolean   false after eval()
 ---@field forward fun(self: conflux.Module, ...): any
@@ -125,6 +139,7 @@ local function construct(class, ...)
   return object
 end
 
+--- What calling a layer runs: a class of `nn.layer` defines its own, with the inputs and results that it wants.
 function Module:forward()
   check.fail(getmetatable(self).__layer, "this layer has no forward: define function %s:forward(x)",
     getmetatable(self).__layer)
