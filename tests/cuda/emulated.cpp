@@ -42,14 +42,13 @@ static void fiber_main(void) {
 }
 
 static void begin(unsigned t) {
-    ucontext_t *first = &team.first; /* not of this frame, which is left without a return */
-    getcontext(first);
-    first->uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
-    first->uc_stack.ss_size = STACK;
-    first->uc_link = NULL;
-    makecontext(first, fiber_main, 0);
+    getcontext(&team.first); /* not of this frame, which is left without a return */
+    team.first.uc_stack.ss_sp = team.stacks + (size_t)t * STACK;
+    team.first.uc_stack.ss_size = STACK;
+    team.first.uc_link = NULL;
+    makecontext(&team.first, fiber_main, 0);
     team.lives[t] = true;
-    setcontext(first);
+    setcontext(&team.first);
 }
 
 static void enter(unsigned t) {
