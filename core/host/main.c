@@ -196,12 +196,15 @@ static int run_protected(lua_State *L) {
 static lua_State *open_state(bool ignores_environment) {
     static const char *const names[] = {"LUA_PATH", "LUA_CPATH"};
     char *values[] = {NULL, NULL};
+    bool ok = true;
     for (int i = 0; ignores_environment && i < 2; i++) {
         const char *value = getenv(names[i]);
-        if (value && !(values[i] = strdup(value))) return NULL; /* the program ends, too */
+        if (!value) continue;
+        values[i] = strdup(value);
+        ok = ok && values[i];
         unsetenv(names[i]);
     }
-    lua_State *L = cf_host_open();
+    lua_State *L = ok ? cf_host_open() : NULL;
     for (int i = 0; i < 2; i++) {
         if (values[i]) setenv(names[i], values[i], 1);
         free(values[i]);

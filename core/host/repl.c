@@ -213,7 +213,11 @@ static bool step(repl *r) {
 bool cf_repl(lua_State *L) {
     const int top = lua_gettop(L);
     repl r = {.L = L, .has_terminal = isatty(STDIN_FILENO)};
-    bool ok = begin(&r) && (r.line = cf_line_open(complete, &r));
+    bool ok = begin(&r);
+    if (ok && !(r.line = cf_line_open(complete, &r))) {
+        cf_report("not enough memory");
+        ok = false;
+    }
     if (ok) {
         open_history(&r);
         while (step(&r)) {}
