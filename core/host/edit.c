@@ -177,7 +177,8 @@ static void bind_keys(EditLine *editor) {
         {"\\e[1;5D", "ed-prev-word"},
     };
     el_set(editor, EL_EDITOR, "emacs");
-    el_set(editor, EL_ADDFN, "conflux-complete", "Completes the word before the cursor", complete);
+    /* Of the narrow call's two texts libedit makes copies that it never frees. */
+    el_wset(editor, EL_ADDFN, L"conflux-complete", L"Completes the word before the cursor", complete);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         el_set(editor, EL_BIND, keys[i][0], keys[i][1], (void *)NULL);
     }
