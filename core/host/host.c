@@ -130,13 +130,24 @@ void cf_host_close(lua_State *L) {
 
 /* ---- calls ----------------------------------------------------------------------------------------- */
 
+/* Where a traceback begins: 1, or, where the library itself has raised the error, with the user's line. */
+static int first_level(lua_State *L) {
+    const int users = users_level(L);
+    lua_Debug frame;
+    for (int level = 1; level < users && lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "S", &frame);
+        if (strncmp(frame.source, "@conflux/", 9) == 0) return users;
+    }
+    return 1;
+}
+
 /* Errors that are no strings pass unchanged, unless they know how to print themselves. */
 static int add_traceback(lua_State *L) {
     if (!lua_isstring(L, 1)) {
         if (lua_isnoneornil(L, 1) || !luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1)) return 1;
         lua_remove(L, 1);
     }
-    luaL_traceback(L, L, lua_tostring(L, 1), 1);
+    luaL_traceback(L, L, lua_tostring(L, 1), first_level(L));
     return 1;
 }
 

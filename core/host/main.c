@@ -1,13 +1,13 @@
 /* main.c: the `conflux` program.
  *
- * It follows luajit's conventions: the order of options, the `arg` table, messages, exit codes.  Its own
+ * It follows luajit's conventions: the order of options, the `arg` table, LUA_INIT, messages, exit codes.  Its own
  * options reach the Lua library through the environment, set before Lua starts, so that a script run by
  * plain luajit can be given the same settings.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <luajit.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,127 +15,40 @@
 #include <unistd.h>
 
 #include "conflux.h"
+#include "host/edit.h"
 #include "host/host.h"
+#include "host/options.h"
+#include "host/repl.h"
+#include "host/run.h"
 
-static const char usage[] = "usage: conflux [options]... [script [args]...]\n"
-                            "  -e chunk         Execute string 'chunk'.\n"
-                            "  -l name          Require library 'name'.\n"
-                            "  -v, --version    Show version information.\n"
-                            "  --info           Show versions, devices and memory, and why something is missing.\n"
-                            "  --help           Show this text.\n"
-                            "  --devices SPEC   Run on these devices: names separated by commas, such as cpu*2.\n"
-                            "                   Without it: on every visible GPU, or if there is none on the CPU.\n"
-                            "  --threads N      Share N threads among the CPU devices.\n"
-                            "  --seed N         Seed the random numbers.\n"
-                            "  --memory-limit N A device's tensors may take N bytes: a number, or such as 512M, 4G.\n"
-                            "  --               Stop handling options.\n"
-                            "  -                Execute stdin and stop handling options.\n";
+typedef struct program {
+    char **argv;
+    int argc;
+    int script; /* its place in argv; argc: none */
+    bool shows_version, executes, is_interactive, ignores_environment;
+    bool has_failed;
+} program;
 
-/* ---- options --------------------------------------------------------------------------------------- */
+/* ---- the standard streams -------------------------------------------------------------------------- */
 
-typedef enum {
-    NO_OPTION,
-    BAD_OPTION,
-    EXECUTE,
-    REQUIRE,
-    VERSION,
-    INFO,
-    HELP,
-    DEVICES,
-    THREADS,
-    SEED,
-    MEMORY_LIMIT
-} option;
-
-static const struct {
-    const char *name;
-    option id;
-    const char *variable; /* of the environment */
-    bool has_value;
-} options[] = {
-    {"-e", EXECUTE, NULL, true},
-    {"-l", REQUIRE, NULL, true},
-    {"-v", VERSION, NULL, false},
-    {"--version", VERSION, NULL, false},
-    {"--info", INFO, NULL, false},
-    {"--help", HELP, NULL, false},
-    {"--devices", DEVICES, "CONFLUX_DEVICES", true},
-    {"--threads", THREADS, "CONFLUX_NUM_THREADS", true},
-    {"--seed", SEED, "CONFLUX_SEED", true},
-    {"--memory-limit", MEMORY_LIMIT, "CONFLUX_MEMORY_LIMIT", true},
-};
-enum { OPTIONS = sizeof options / sizeof *options };
-
-static option refuse(const char *format, const char *what) {
-    fprintf(stderr, "conflux: ");
-    fprintf(stderr, format, what);
-    fprintf(stderr, "\nTry 'conflux --help'.\n");
-    return BAD_OPTION;
-}
-
-/* What stands behind the name of option k in `arg`: "" if it is the name alone, NULL if it is another word.
- * "-e" may be followed by its value at once, "--seed" by "=" and its value. */
-static const char *rest_of(const char *arg, int k) {
-    const size_t length = strlen(options[k].name);
-    if (strncmp(arg, options[k].name, length) != 0) return NULL;
-    const bool is_long = length > 2;
-    const bool ends = arg[length] == '\0' || (options[k].has_value && (!is_long || arg[length] == '='));
-    return ends ? arg + length : NULL;
-}
-
-static bool is_number(const char *text, unsigned long long least, unsigned long long most) {
-    if (!*text || text[strspn(text, "0123456789")]) return false;
-    errno = 0;
-    const unsigned long long n = strtoull(text, NULL, 10);
-    return errno == 0 && n >= least && n <= most;
-}
-
-/* Bytes, perhaps with a unit. */
-static bool is_bytes(const char *text) {
-    char digits[24];
-    const size_t n = strspn(text, "0123456789");
-    if (n == 0 || n >= sizeof digits || (text[n] && (!strchr("KMG", text[n]) || text[n + 1]))) return false;
-    memcpy(digits, text, n);
-    digits[n] = '\0';
-    return is_number(digits, 1, (1ULL << 53) >> (text[n] == 'K' ? 10 : text[n] == 'M' ? 20 : text[n] == 'G' ? 30 : 0));
-}
-
-/* Takes the option at argv[*i] and moves *i past it; NO_OPTION where the script's name, or nothing, follows. */
-static option next_option(char **argv, int *i, const char **value) {
-    const char *arg = argv[*i];
-    *value = "";
-    if (!arg || arg[0] != '-' || arg[1] == '\0') return NO_OPTION;
-    ++*i;
-    if (strcmp(arg, "--") == 0) return NO_OPTION;
-
-    for (int k = 0; k < OPTIONS; k++) {
-        const char *rest = rest_of(arg, k);
-        if (!rest) continue;
-        if (!options[k].has_value) return options[k].id;
-        *value = *rest == '\0' ? argv[(*i)++] : rest + (*rest == '=' && arg[1] == '-');
-        if (!*value) return refuse("option '%s' needs a value", options[k].name);
-        if (options[k].id == THREADS && !is_number(*value, 1, 4096)) {
-            return refuse("--threads: expected a number from 1 to 4096, got '%s'", *value);
-        }
-        if (options[k].id == SEED && !is_number(*value, 0, UINT64_MAX)) {
-            return refuse("--seed: expected a number from 0 to 2^64 - 1, got '%s'", *value);
-        }
-        if (options[k].id == MEMORY_LIMIT && !is_bytes(*value)) {
-            return refuse("--memory-limit: expected bytes such as 500000000, 512M or 4G, got '%s'", *value);
-        }
-        return options[k].id;
+/* A file opened later must not become a stream that was closed before us, and so receive what is printed. */
+static void keep_streams(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        /* Reading from it, or writing to it, fails as it should. */
+        if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) _exit(EXIT_FAILURE);
     }
-    return refuse("unknown option '%s'", arg);
 }
 
-/* ---- messages -------------------------------------------------------------------------------------- */
-
-static void print_error(const char *message) {
-    const char *no_color = getenv("NO_COLOR");
-    const bool color = isatty(STDERR_FILENO) && !(no_color && *no_color);
-    fflush(stdout);
-    fprintf(stderr, color ? "\033[1;31mconflux:\033[0m %s\n" : "conflux: %s\n", message);
-    fflush(stderr);
+/* At the very end, however it comes: output that was lost is a failure, where luajit says nothing. */
+static void finish_stdout(void) {
+    const bool had_failed = ferror(stdout);
+    errno = 0;
+    if (fflush(stdout) == 0 && !had_failed) return;
+    char message[128];
+    snprintf(message, sizeof message, "cannot write to stdout%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+    cf_report(message);
+    _exit(EXIT_FAILURE);
 }
 
 static void print_log(void *data, int level, const char *message) {
@@ -146,100 +59,197 @@ static void print_log(void *data, int level, const char *message) {
 
 /* ---- running --------------------------------------------------------------------------------------- */
 
-static void on_interrupt(int signal) {
-    (void)signal;
-    cf_host_interrupt();
-}
-
-/* Calls what was loaded with `status`, and prints the error of either. */
-static bool run(lua_State *L, int status, int nargs) {
-    if (status == 0) {
-        /* No SA_RESTART: a wait must return to see the interrupt.  SA_RESETHAND: the next one ends us. */
-        struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
-        sigemptyset(&action.sa_mask);
-        sigaction(SIGINT, &action, NULL);
-        status = cf_host_call(L, nargs);
-        signal(SIGINT, SIG_DFL);
-    }
+/* Prints the error that `status` stands for. */
+static bool report(lua_State *L, int status) {
     if (status == 0) return true;
-    if (!lua_isnil(L, -1)) {
-        const char *message = lua_tostring(L, -1);
-        print_error(message ? message : "(error object is not a string)");
-    }
+    const char *message = cf_run_message(L);
+    if (message) cf_report(message);
     lua_pop(L, 1);
     return false;
 }
 
-static bool run_script(lua_State *L, const char *path, char **args) {
-    int nargs = 0;
-    const int status = luaL_loadfile(L, path);
-    if (status == 0) {
-        for (; args[nargs]; nargs++) {
-            luaL_checkstack(L, 2, "too many arguments to script");
-            lua_pushstring(L, args[nargs]);
-        }
-    }
-    return run(L, status, nargs);
+/* Calls what was loaded with `status`, and prints the error of either. */
+static bool run(lua_State *L, int status, int nargs) { return report(L, status == 0 ? cf_run(L, nargs) : status); }
+
+static bool run_text(lua_State *L, const char *text, const char *name) {
+    return run(L, luaL_loadbuffer(L, text, strlen(text), name), 0);
 }
 
-static void set_arg(lua_State *L, char **argv, int argc, int script) {
-    lua_createtable(L, argc - script, script);
-    for (int i = 0; i < argc; i++) {
-        lua_pushstring(L, argv[i]);
-        lua_rawseti(L, -2, i - script);
+static bool require(lua_State *L, const char *name) {
+    lua_getglobal(L, "require");
+    lua_pushstring(L, name);
+    return run(L, 0, 1);
+}
+
+/* -j and -O: errors have no traceback, as in luajit. */
+static bool control(lua_State *L, const char *function, const char *value) {
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "conflux.control");
+    int status = lua_pcall(L, 1, 1, 0);
+    if (status == 0) {
+        lua_getfield(L, -1, function);
+        lua_replace(L, -2);
+        lua_pushstring(L, value);
+        status = lua_pcall(L, 1, 0, 0);
+    }
+    return report(L, status);
+}
+
+static bool show_info(lua_State *L) {
+    if (!run_text(L, "print(require('conflux').info())", "=(command line)")) return false;
+    printf("line editing: %s\n", cf_edit_about());
+    return true;
+}
+
+static bool run_init(lua_State *L) {
+    const char *init = getenv("LUA_INIT");
+    if (!init) return true;
+    return init[0] == '@' ? run(L, luaL_loadfile(L, init + 1), 0) : run_text(L, init, "=LUA_INIT");
+}
+
+/* Runs -e, -l, -j, -O and --info in their order. */
+static bool run_options(lua_State *L, char **argv) {
+    const char *value;
+    cf_option id;
+    bool ok = true;
+    for (int i = 1; ok && (id = cf_option_next(argv, &i, &value)) != CF_NO_OPTION;) {
+        switch (id) {
+        case CF_OPTION_EXECUTE: ok = run_text(L, value, "=(command line)"); break;
+        case CF_OPTION_REQUIRE: ok = require(L, value); break;
+        case CF_OPTION_CONTROL: ok = control(L, "command", value); break;
+        case CF_OPTION_OPTIMIZE: ok = control(L, "optimize", value); break;
+        case CF_OPTION_INFO: ok = show_info(L); break;
+        default: break;
+        }
+    }
+    return ok;
+}
+
+/* The script's arguments come from `arg`, which -e and LUA_INIT may have changed. */
+static int push_arguments(lua_State *L) {
+    lua_getglobal(L, "arg");
+    if (!lua_istable(L, -1)) {
+        lua_pop(L, 1);
+        return 0;
+    }
+    const int table = lua_gettop(L);
+    int n = 0;
+    for (;; n++) {
+        luaL_checkstack(L, 2, "too many arguments to script");
+        lua_rawgeti(L, table, n + 1);
+        if (lua_isnil(L, -1)) break;
+    }
+    lua_pop(L, 1);
+    lua_remove(L, table);
+    return n;
+}
+
+static bool run_script(lua_State *L, const char *path) {
+    const int status = luaL_loadfile(L, path);
+    return run(L, status, status == 0 ? push_arguments(L) : 0);
+}
+
+static void set_arg(lua_State *L, const program *p) {
+    lua_createtable(L, p->argc - p->script, p->script);
+    for (int i = 0; i < p->argc; i++) {
+        lua_pushstring(L, p->argv[i]);
+        lua_rawseti(L, -2, i - p->script);
     }
     lua_setglobal(L, "arg");
 }
 
-/* Runs -e, -l and --info in their order, then the script or stdin. */
-static bool run_all(lua_State *L, char **argv, int script, bool wants_stdin) {
-    const char *value;
-    option id;
-    for (int i = 1; (id = next_option(argv, &i, &value)) != NO_OPTION;) {
-        if (id == INFO) value = "print(require('conflux').info())";
-        if (id == EXECUTE || id == INFO) {
-            if (!run(L, luaL_loadbuffer(L, value, strlen(value), "=(command line)"), 0)) return false;
-        } else if (id == REQUIRE) {
-            lua_getglobal(L, "require");
-            lua_pushstring(L, value);
-            if (!run(L, 0, 1)) return false;
-        }
-    }
-    const char *name = argv[script];
+static void print_version(void) {
+    printf("Conflux %s (%s) -- %s\n", cfx_version(), CF_BUILD, LUAJIT_VERSION);
+    fflush(stdout);
+}
+
+static bool run_all(lua_State *L, const program *p) {
+    const char *name = p->argv[p->script];
+    const bool is_alone = !name && !p->executes && !p->shows_version && !p->is_interactive;
+    const bool has_terminal = isatty(STDIN_FILENO);
+
+    set_arg(L, p);
+    if (!p->ignores_environment && !run_init(L)) return false;
+    /* The prompt comes with the version, except in a pipe. */
+    if (p->shows_version || (has_terminal && (p->is_interactive || is_alone))) print_version();
+    if (!run_options(L, p->argv)) return false;
     if (name) {
-        const bool is_stdin = strcmp(name, "-") == 0 && strcmp(argv[script - 1], "--") != 0;
-        return run_script(L, is_stdin ? NULL : name, argv + script + 1);
+        const bool is_stdin = strcmp(name, "-") == 0 && strcmp(p->argv[p->script - 1], "--") != 0;
+        if (!run_script(L, is_stdin ? NULL : name)) return false;
     }
-    return !wants_stdin || run_script(L, NULL, argv + script);
+    if (p->is_interactive || (is_alone && has_terminal)) return cf_repl(L);
+    return !is_alone || run_script(L, NULL);
+}
+
+/* Under lua_cpcall, so that an error outside any other call is one, too. */
+static int run_protected(lua_State *L) {
+    program *p = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    p->has_failed = !run_all(L, p);
+    return 0;
+}
+
+/* ---- the beginning --------------------------------------------------------------------------------- */
+
+/* A state whose package.path and package.cpath know of no LUA_PATH and LUA_CPATH, if they are to be ignored; Lua and
+ * what it starts still find them in the environment. */
+static lua_State *open_state(bool ignores_environment) {
+    static const char *const names[] = {"LUA_PATH", "LUA_CPATH"};
+    char *values[] = {NULL, NULL};
+    bool ok = true;
+    for (int i = 0; ignores_environment && i < 2; i++) {
+        const char *value = getenv(names[i]);
+        if (!value) continue;
+        values[i] = strdup(value);
+        ok = ok && values[i];
+        unsetenv(names[i]);
+    }
+    lua_State *L = ok ? cf_host_open() : NULL;
+    for (int i = 0; i < 2; i++) {
+        if (values[i]) setenv(names[i], values[i], 1);
+        free(values[i]);
+    }
+    if (L && ignores_environment) { /* where luajit's says the same */
+        lua_pushboolean(L, 1);
+        lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV");
+    }
+    return L;
 }
 
 int main(int argc, char **argv) {
-    const char *value;
-    bool executes = false, shows_version = false;
-    int script = 1;
-    option id;
-    while ((id = next_option(argv, &script, &value)) != NO_OPTION) {
-        if (id == BAD_OPTION) return EXIT_FAILURE;
-        if (id == HELP) return fputs(usage, stdout) < 0;
-        executes |= id == EXECUTE || id == INFO;
-        shows_version |= id == VERSION;
-        for (int k = 0; k < OPTIONS; k++) {
-            if (options[k].id == id && options[k].variable) setenv(options[k].variable, value, 1);
-        }
+    static char name[] = "conflux";
+    char *nothing[] = {name, NULL};
+    if (argc == 0) {
+        argv = nothing;
+        argc = 1;
     }
-    if (shows_version) printf("Conflux %s (%s) -- %s\n", cfx_version(), CF_BUILD, LUAJIT_VERSION);
+    keep_streams();
+    atexit(finish_stdout);
 
-    const bool wants_stdin = !argv[script] && !executes && !shows_version;
-    if (wants_stdin && isatty(STDIN_FILENO)) return fputs(usage, stdout) < 0;
-
+    program p = {.argv = argv, .argc = argc, .script = 1};
+    const char *value;
+    cf_option id;
+    while ((id = cf_option_next(argv, &p.script, &value)) != CF_NO_OPTION) {
+        if (id == CF_BAD_OPTION) return EXIT_FAILURE;
+        if (id == CF_OPTION_HELP) {
+            fputs(cf_usage, stdout);
+            return EXIT_SUCCESS;
+        }
+        p.executes |= id == CF_OPTION_EXECUTE || id == CF_OPTION_INFO;
+        p.shows_version |= id == CF_OPTION_VERSION;
+        p.is_interactive |= id == CF_OPTION_INTERACTIVE;
+        p.ignores_environment |= id == CF_OPTION_NO_ENVIRONMENT;
+        const char *variable = cf_option_variable(id);
+        if (variable) setenv(variable, value, 1);
+    }
     cfx_log_to(print_log, NULL);
-    lua_State *L = cf_host_open();
+
+    lua_State *L = open_state(p.ignores_environment);
     if (!L) {
-        print_error("cannot create a Lua state: not enough memory");
+        cf_report("cannot create a Lua state: not enough memory");
         return EXIT_FAILURE;
     }
-    set_arg(L, argv, argc, script);
-    const bool ok = run_all(L, argv, script, wants_stdin);
+    const bool ok = report(L, lua_cpcall(L, run_protected, &p));
     cf_host_close(L);
-    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+    return ok && !p.has_failed ? EXIT_SUCCESS : EXIT_FAILURE;
 }

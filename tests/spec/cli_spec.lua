@@ -4,79 +4,184 @@ local conflux, quote, shell, run = program.conflux, program.quote, program.shell
 
 local has_luajit = program.has "luajit"
 
--- Checks that conflux and luajit write the same and end with the same code.  The frames of their C code differ.
-local function assert_like_luajit(arguments, input)
-  if not has_luajit then return pending "luajit is not installed" end
-  local function observe(binary)
-    local out, err, code = shell(("%s %s <%s"):format(binary, arguments, input or "/dev/null"))
-    local name = binary:match "[^/]+$"
-    err = err:gsub("^" .. name .. ":", "NAME:"):gsub("\t%[C%]: at 0x%x+\n?", ""):gsub("0x%x+", "ADDRESS")
-    return {out = out:gsub(binary:gsub("%p", "%%%0"), "NAME"), err = err, code = code}
-  end
-  assert.same(observe "luajit", observe(conflux))
+-- Runs a shell command of "LUA" with conflux or luajit in its place: stdout, stderr and the exit code.  The names of
+-- the programs, and the frames of their C code, are made equal.
+local function observe(binary, command)
+  local out, err, code = shell((command:gsub("%f[%w_]LUA%f[^%w_]", (binary:gsub("%%", "%%%%")))))
+  out = ("\n" .. out):gsub("([\t\n])" .. binary:gsub("%p", "%%%0") .. "%f[%c]", "%1NAME")
+  local name = binary:match "[^/]+$"
+  err = ("\n" .. err):gsub("\n" .. name .. ":", "\nNAME:"):gsub("\t%[C%]: at 0x%x+\n?", ""):gsub("0x%x+", "ADDRESS")
+  return {out = out, err = err:sub(2), code = code}
 end
+
+local SHOW = "for i = -6, 3 do print(i, arg[i]) end print(...)"
+local SHOW_PATHS = "print(package.path, package.cpath, os.getenv 'LUA_PATH')"
+
+-- What luajit does, too: a shell command in which $S is a script of the text beside it.
+local conventions = {
+  -- scripts and arguments
+  {"LUA $S one 'two words' -e", SHOW},
+  {"LUA $S", SHOW},
+  {"LUA -- $S one", SHOW},
+  {"LUA -e 'x = 1' $S one", SHOW .. " print(x)"},
+  {"LUA - one two <$S", SHOW},
+  {"LUA <$S", SHOW},
+  {"LUA -- <$S", SHOW},
+  {"LUA -- - </dev/null"},
+  {"LUA ''"},
+  {"LUA -e 'arg = {1, 2, nil, 4}' $S one", "print(...)"},
+  {"LUA -e 'arg = nil' $S one", "print(...)"},
+  {"LUA $S a b", "return 5"},
+  {"LUA $S", "#!/usr/bin/env luajit\nprint 'behind a shebang'"},
+  {"LUA $S", ""},
+  {"LUA $S <&-", "print(io.read())"},
+  -- -e, -l
+  {"LUA -e 'x = 1' -e'print(x, ...)'"},
+  {"LUA -e '' -e 'print(1)'"},
+  {"LUA -e 'print(1)' </dev/null"},
+  {"LUA -e 'package.preload.m = function(...) x = ... end' -l m -e 'print(x)'"},
+  {"LUA -e 'package.preload.m = function() x = 2 end' -lm -e 'print(x)'"},
+  {"LUA -e 'package.preload.m = function() x = 2 end' -lm <$S", "print(x)"},
+  -- -v, -E, LUA_INIT, LUA_PATH, LUA_CPATH
+  {"LUA -v -e 'print(1)' | tail -n 1"},
+  {"LUA -v $S | tail -n 1", "print 'ran'"},
+  {"LUA_INIT='x = 5' LUA -e 'print(x, arg[0])'"},
+  {"LUA_INIT=@$S LUA -e 'print(x)'", "x = 6"},
+  {"LUA_INIT=@$S LUA -E -e 'print(x)'", "x = 6"},
+  {"LUA_INIT=@/nowhere.lua LUA -e 'print(1)'"},
+  {"LUA_INIT='error [[no]]' LUA -v"},
+  {"LUA_INIT='x = = 1' LUA -e 'print(1)'"},
+  {"LUA_INIT='print(1) os.exit(7)' LUA -e 'print(2)'"},
+  {"LUA_PATH='/nowhere/?.lua;;' LUA_CPATH='/nowhere/?.so' LUA -e \"" .. SHOW_PATHS .. "\""},
+  {"LUA_PATH='/nowhere/?.lua;;' LUA_CPATH='/nowhere/?.so' LUA -E -e \"" .. SHOW_PATHS .. "\""},
+  -- -j, -O
+  {"LUA -joff -e 'print((jit.status()))' -jon -e 'print((jit.status()))'"},
+  {"LUA -j off -e 'print((jit.status()))'"},
+  {"LUA -O1 -e 'print(select(\"#\", jit.status()))' -O3 -e 'print(select(\"#\", jit.status()))'"},
+  {"LUA -O -Ohotloop=5,-loop -e 'print(select(\"#\", jit.status()))'"},
+  {"LUA -Onothing -e 'print(1)'"},
+  {"LUA -jnothing -e 'print(1)'"},
+  {"LUA -jopt=nothing -e 'print(1)'"},
+  -- errors
+  {"LUA $S", "local function f(x)\n  error(x)\nend\nf 'no'\nprint 'never'"},
+  {"LUA -e 'local t = nil; print(t.x)' -e 'print \"never\"'"},
+  {"LUA -e 'error({})'"},
+  {"LUA -e 'error()'"},
+  {"LUA -e 'error(setmetatable({}, {__tostring = function() return \"custom\" end}))'"},
+  {"LUA -e 'error(\"no position\", 0)'"},
+  {"LUA -e 'coroutine.wrap(function() error \"inside\" end)()'"},
+  {"LUA -e 'print(coroutine.resume(coroutine.create(function() error \"inside\" end)))'"},
+  {"LUA -e 'local function f() return 1 + f() end f()'"},
+  {"LUA -e 'local function f() return 1 + f() end print(pcall(f))'"},
+  {"LUA $S", "x = = 1"},
+  {"LUA -e 'print('"},
+  {"LUA $S", "x = '\255\254' print(#x, x) \255 = 3 print(\255)"},
+  {"LUA $S", "x = '\255"},
+  {"LUA /nowhere/script.lua"},
+  {"LUA /"},
+  {"LUA -l no.such.library 2>&1 | head -n 1 | cut -d : -f 2-"},
+  -- the end
+  {"LUA -e 'os.exit(3)'"},
+  {"LUA -e 'os.exit()'"},
+  {"LUA -e 'os.exit(true)'"},
+  {"LUA -e 'os.exit(false)'"},
+  {"LUA -e 'os.exit(4, false)'"},
+  {"LUA -e 'os.exit(4, true)'"},
+  {"LUA -e 'coroutine.wrap(function() os.exit(5) end)()'"},
+  {"LUA $S", "print 'written' os.exit(6)"},
+  {"LUA $S | head -n 1", "for i = 1, 1e5 do print(i) end"},
+}
+
+-- `ulimit -v` leaves no room for a sanitizer's own memory.
+local out_of_memory = {"ulimit -v 3000000; LUA -e 't = {} for i = 1, 1e9 do t[i] = (\"x\"):rep(2^20) .. i end'"}
+if not conflux:find "san" then conventions[#conventions + 1] = out_of_memory end
 
 describe("conflux #program", function()
   local script = program.file
 
   after_each(program.clean)
 
-  local show = "for i = -6, 3 do print(i, arg[i]) end print(...)"
+  for _, convention in ipairs(conventions) do
+    local command, text = convention[1], convention[2]
+    local beside = text and "  -- " .. text:gsub("[^\32-\126]", "?"):sub(1, 40) or ""
+    it("does as luajit does: " .. command .. beside, function()
+      if not has_luajit then return pending "luajit is not installed" end
+      if text then command = command:gsub("%$S", (script(text):gsub("%%", "%%%%"))) end
+      assert.same(observe("luajit", command), observe(conflux, command))
+    end)
+  end
 
-  it("runs a script with its arguments", function()
-    assert_like_luajit(script(show) .. " one 'two words' -e")
-    assert_like_luajit("-e 'x = 1' " .. script(show .. " print(x)") .. " one")
-    assert_like_luajit("-- " .. script(show) .. " one")
-  end)
-
-  it("runs strings and libraries in their order", function()
-    assert_like_luajit [[-e 'x = 1' -e'print(x, ...)']]
-    assert_like_luajit [[-e 'package.preload.m = function() x = 2 end' -l m -e 'print(x)']]
-    assert_like_luajit [[-e 'package.preload.m = function() x = 2 end' -lm -e 'print(x)']]
-  end)
-
-  it("runs stdin", function()
-    assert_like_luajit("- one two", script(show))
-    assert_like_luajit("", script(show))
-
-    local _, err, code = run("<" .. script "error 'no'") -- luajit exits with 0
+  it("exits with 1 where luajit hides it: an error in stdin's script", function()
+    local _, err, code = run("<" .. script "error 'no'")
     assert.matches("^conflux: stdin:1: no\n", err)
     assert.equal(1, code)
+    assert.equal(1, (select(3, run("<" .. script "x = = 1"))))
+    assert.equal(1, (select(3, run "<&-")))
+  end)
+
+  it("exits with 1 where what was printed is lost", function()
+    for _, arguments in ipairs {"-e 'print(1)'", "-e 'print(1) os.exit(0)'", "-e 'print(1) os.exit(0, false)'", "-v",
+      "--help", "-e 'for i = 1, 1e5 do print(i) end'"} do
+      local out, err, code = run(arguments .. " >/dev/full")
+      assert.same({"", 1}, {out, code}, arguments)
+      assert.matches("^conflux: cannot write to stdout", err)
+      _, err, code = run(arguments .. " >&-")
+      assert.equal(1, code)
+      assert.matches("^conflux: cannot write to stdout", err)
+    end
+    assert.same({"", "", 0}, {run "-e 'x = 1' >&-"})
+    assert.same({"", "", 0}, {run "-e 'x = 1' >/dev/full"})
+  end)
+
+  it("writes nothing into a file that took the place of a closed stdout", function()
+    local path = script ""
+    local text = ("f = io.open('%s', 'w') print 'lost' io.stdout:flush() f:write 'kept' f:close()"):format(path)
+    assert.equal(1, (select(3, run(("-e %s >&-"):format(quote(text))))))
+    assert.equal("kept", program.slurp(path))
+  end)
+
+  it("begins a traceback with the user's line, where the library has raised the error", function()
+    local path = script [[
+local cf = require 'conflux'
+local function f(x)
+  return (x + cf.ones(3))
+end
+f(cf.ones(2))]]
+    local _, err = run("--devices cpu " .. path)
+    assert.equal("conflux: S:3: conflux.add: argument 'b': expected a shape that broadcasts with a [2] (float32, "
+      .. "cpu:0), got [3] (float32, cpu:0)\nstack traceback:\n\tS:3: in function 'f'\n\tS:5: in main chunk\n",
+      (err:gsub(path:gsub("%p", "%%%0"), "S"):gsub("\t%[C%][^\n]*\n?$", "")))
+  end)
+
+  it("joins the workers at os.exit, however much is enqueued", function()
+    local _, err, code = run("--devices 'cpu*2' -e " .. quote [[
+      local cf = require "conflux"
+      cf.withdevices(function()
+        local x = cf.rand(800, 800)
+        for i = 1, 2000 do x = x:matmul(x) end
+      end)
+      os.exit(9)]])
+    assert.same({"", 9}, {err, code})
+  end)
+
+  it("refuses -b", function()
+    for _, arguments in ipairs {"-b x.lua x.raw", "-bl x.lua"} do
+      local out, err, code = run(arguments)
+      assert.same({"", "conflux: -b: conflux writes no bytecode; it runs what `luajit -b` has written\n"
+        .. "Try 'conflux --help'.\n", 1}, {out, err, code})
+    end
+    if not has_luajit then return end
+    local bytecode = script ""
+    shell(("luajit -b %s %s"):format(script "print 'from bytecode'", bytecode))
+    assert.equal("from bytecode\n", (run(bytecode)))
   end)
 
   it("prints an error with its traceback and exits with 1", function()
-    assert_like_luajit(script "local function f(x)\n  error(x)\nend\nf 'no'\nprint 'never'")
-    assert_like_luajit [[-e 'local t = nil; print(t.x)' -e 'print "never"']]
-    assert_like_luajit [[-e 'error({})']]
-    assert_like_luajit [[-e 'error()']]
-    assert_like_luajit [[-e 'error(setmetatable({}, {__tostring = function() return "custom" end}))']]
-    assert_like_luajit [[-e 'error("no position", 0)']]
-    assert_like_luajit [[-e 'coroutine.wrap(function() error "inside" end)()']]
-
     local path = script "\n\nerror 'no'"
     local out, err, code = run(path)
     assert.equal("", out)
     assert.equal(("conflux: %s:3: no\nstack traceback:\n"):format(path), err:match "^.-traceback:\n")
     assert.equal(1, code)
-  end)
-
-  it("refuses what does not parse", function()
-    assert_like_luajit(script "x = = 1")
-    assert_like_luajit [[-e 'print(']]
-  end)
-
-  it("refuses a missing file and a missing library", function()
-    assert_like_luajit "/nowhere/script.lua"
-    local _, err, code = run "-l no.such.library"
-    assert.matches("^conflux: module 'no.such.library' not found:", err)
-    assert.equal(1, code)
-  end)
-
-  it("exits with the code of os.exit", function()
-    for _, call in ipairs {"os.exit(3)", "os.exit()", "os.exit(true)", "os.exit(false)", "os.exit(4, false)"} do
-      assert_like_luajit("-e " .. quote(call))
-      assert_like_luajit("-e " .. quote("coroutine.wrap(function() " .. call .. " end)()"))
-    end
   end)
 
   it("runs finalisers at the end, on an error and at os.exit", function()
@@ -137,8 +242,10 @@ describe("conflux #program", function()
 
   it("tells in --help of each option", function()
     local out = run "--help"
-    for option in program.slurp("core/host/main.c"):gmatch '\n    {"(%-[^"]+)",' do
-      assert.matches("[ ,]" .. option:gsub("%-", "%%-") .. "[ ,]", out)
+    if not program.exists "core/host/options.c" then return pending "there are no sources here" end
+    for option in program.slurp("core/host/options.c"):gmatch '\n    {"(%-[^"]+)",' do
+      local is_told = out:find("[ ,]" .. option:gsub("%-", "%%-") .. "[ ,%[]")
+      assert.is_true(is_told ~= nil or option == "-b", option)
     end
   end)
 
@@ -150,7 +257,7 @@ describe("conflux #program", function()
     assert.matches("\ncpu: .*, %S+ kernels, [%d.]+ GiB %(oneDNN %d+%.%d+%.%d+%)\n", out)
     assert.matches("\ncuda: .", out)
     assert.matches("\nrun: cpu:0: 2 threads, 0.0 of at most 1024 MiB in use\nrun: cpu:1: 1 thread, 0.0 of", out)
-    assert.matches("\nreplicas are joined by: local\nprecision: float32\n$", out)
+    assert.matches("\nreplicas are joined by: local\nprecision: float32\nline editing: [^\n]+\n$", out)
     assert.equal("2\n", (run "--devices cpu --info -e 'print(1 + 1)'"):match "[^\n]*\n$")
   end)
 
@@ -229,5 +336,76 @@ describe("the embedded library", function()
     assert.equal("conflux/sub/init.lua:1: no\n",
       (shell(with .. quote "print(select(2, pcall(require, 'conflux.sub')))")))
     os.execute("rm -r " .. directory)
+  end)
+end)
+
+-- What the program's own list of options has: name -> whether a value follows.  A bundle has no sources.
+local OPTIONS = "core/host/options.c"
+local function if_sources(name, f)
+  it(name, function()
+    if not program.exists(OPTIONS) then return pending "there are no sources here" end
+    f()
+  end)
+end
+
+local function options()
+  local list = {}
+  for name, value in program.slurp(OPTIONS):gmatch '\n    {"(%-[^"]+)",[^\n]-, ([%u_]+)},' do
+    if name ~= "-b" then list[name] = value == "NEEDED" end
+  end
+  return list
+end
+
+describe("the manual page", function()
+  local page = "scripts/package/conflux.1"
+
+  if_sources("is formatted without a warning", function()
+    if not program.has "groff" then return pending "groff is not installed" end
+    local out, err, code = shell("groff -mandoc -Tutf8 -ww -z " .. page)
+    assert.same({"", "", 0}, {out, err, code})
+  end)
+
+  if_sources("tells of each option, each command of the prompt and no other", function()
+    local text, known = program.slurp(page), options()
+    for name in pairs(known) do
+      local flag = name:sub(2):gsub("%-", "%%-")
+      assert.is_true(text:find("\n%.It Fl [^\n]*%f[%w-]" .. flag .. "%f[^%w-]") ~= nil, name)
+    end
+    for flag in text:gmatch "\n%.It Fl (%-%w[%w-]*)" do assert.is_true(known["-" .. flag] ~= nil, flag) end
+    for _, command in ipairs(require "conflux.repl.commands".names) do
+      assert.is_true(text:find("\n.It Li :" .. command, 1, true) ~= nil, command)
+    end
+  end)
+end)
+
+describe("completion in a shell", function()
+  if_sources("knows each option in zsh", function()
+    local text = program.slurp "scripts/package/_conflux"
+    for name, has_value in pairs(options()) do
+      local mark = not has_value and "[%[-,}]" or name:find "^%-%-" and "=%[" or "%+%["
+      assert.is_true(text:find("%f[-]" .. name:gsub("%-", "%%-") .. mark) ~= nil, name)
+    end
+    if program.has "zsh" then assert.same({"", "", 0}, {shell "zsh -n scripts/package/_conflux"}) end
+  end)
+
+  if_sources("offers options, devices and scripts in bash", function()
+    if not program.has "bash" then return pending "bash is not installed" end
+    -- What is offered for the last word.
+    local function offers(...)
+      local words = {...}
+      for i = 1, #words do words[i] = quote(words[i]) end
+      local out, err = shell(("bash -c %s"):format(quote(([[. scripts/package/conflux.bash
+        COMP_WORDS=(%s) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _conflux; printf '%%s ' "${COMPREPLY[@]}"]])
+        :format(table.concat(words, " ")))))
+      assert.equal("", err)
+      return " " .. out
+    end
+    local all = offers("conflux", "-")
+    for name in pairs(options()) do assert.is_true(all:find(" " .. name .. " ", 1, true) ~= nil, name) end
+    assert.equal(" --devices ", offers("conflux", "--dev"))
+    assert.matches(" cpu*2 ", offers("conflux", "--devices", ""), 1, true)
+    assert.matches(" cpu*2 ", offers("conflux", "--devices", "=", "cp"), 1, true)
+    assert.equal(" scripts/x2.lua ", offers("conflux", "--seed", "1", "scripts/x2"))
+    assert.equal(" scripts/quickstart ", offers("conflux", "scripts/x2.lua", "scripts/quick"))
   end)
 end)

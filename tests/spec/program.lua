@@ -14,6 +14,11 @@ function program.slurp(path)
   return text
 end
 
+function program.exists(path)
+  local file = io.open(path)
+  return file ~= nil and file:close()
+end
+
 --- The path of a new file with this text; `program.clean` removes it.
 function program.file(text)
   local path = os.tmpname()

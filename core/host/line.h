@@ -1,0 +1,35 @@
+/* line.h: the lines that the REPL reads: edited on a terminal, as they come from elsewhere.
+ *
+ * Between cf_line_open and cf_line_close an interrupt ends the line that is being read, not the process; one that
+ * comes between two reads does nothing.  Only where stdin is a terminal: what feeds a pipe is interrupted with us.
+ */
+#ifndef CF_HOST_LINE_H
+#define CF_HOST_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef enum cf_line_status { CF_LINE_READ, CF_LINE_END, CF_LINE_INTERRUPTED } cf_line_status;
+
+/* What the completer has to say about the text before the cursor.  Owned by it, valid until its next call. */
+typedef struct cf_completion {
+    const char *insertion; /* goes in at the cursor; NULL: nothing */
+    const char *list;      /* shown below the line, ends with a newline; NULL: nothing */
+} cf_completion;
+typedef void cf_completer(void *data, const char *before, int columns, cf_completion *out);
+
+typedef struct cf_line cf_line;
+
+/* NULL when out of memory. */
+cf_line *cf_line_open(cf_completer *completer, void *data);
+void cf_line_close(cf_line *line);
+
+/* Whether lines can be edited, so that a history is of use. */
+bool cf_line_is_edited(const cf_line *line);
+
+/* Reads a line without its newline; `prompt` is shown where a terminal types.  *text belongs to `line` and is valid until
+ * the next read; it may hold zero bytes.  A last line without a newline is one, too. */
+cf_line_status cf_line_read(cf_line *line, const char *prompt, const char **text, size_t *length);
+void cf_line_remember(cf_line *line, const char *entry);
+
+#endif

@@ -1,0 +1,28 @@
+/* run.h: how the program calls Lua: so that Ctrl-C ends the call, and with errors on stderr. */
+#ifndef CF_HOST_RUN_H
+#define CF_HOST_RUN_H
+
+#include <lua.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Calls the function below the `nargs` topmost values.  Returns 0, or a LuaJIT status with the error on top of the
+ * stack.  The first Ctrl-C ends the call, a second one before it has ended the process. */
+int cf_run(lua_State *L, int nargs);
+
+/* From here on an interrupt outside cf_run does nothing but be noted; *before is what it did. */
+void cf_note_interrupts(struct sigaction *before);
+/* Whether one has come, inside or outside cf_run, since this was last called with `forget`. */
+bool cf_was_interrupted(bool forget);
+
+/* The message of an error on top of the stack; NULL for nil, which is not shown. */
+const char *cf_run_message(lua_State *L);
+
+/* Whether `stream` shows colours: a terminal that can, unless NO_COLOR is set. */
+bool cf_has_color(FILE *stream);
+
+/* Prints "conflux: " and the message on stderr, after what stdout still holds. */
+void cf_report(const char *message);
+
+#endif
