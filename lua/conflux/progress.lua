@@ -1,4 +1,5 @@
---- Progress: a bar on stderr, if that is a terminal; else nothing is written.
+--- Progress: a bar on stderr, if that is a terminal; else nothing is written.  Inside another program its hook is told
+-- instead.
 -- @module conflux.progress
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -8,6 +9,11 @@ local is_tensor = core.is_tensor
 local floor, max, min = math.floor, math.max, math.min
 local getenv, setmetatable, type = os.getenv, setmetatable, type
 local stderr = io.stderr
+
+-- Inside another program: its hook, or false if it has none.
+local has_host, host = pcall(require, "conflux.host")
+local tell
+if has_host then tell = host.progress end
 
 ffi.cdef [[ int cf_isatty(int fd) __asm__("isatty"); ]]
 
@@ -53,7 +59,7 @@ local function text(self, now)
   local rate = self.done / max(now - self.start, 1e-9)
   local bar = ("="):rep(full) .. (full < WIDTH and ">" or "") .. ("."):rep(WIDTH - full - 1)
   if self.colour then bar = "\27[32m" .. bar .. "\27[0m" end
-  local parts = {self.label .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
+  local parts = {(self.label ~= "" and self.label .. " " or "") .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
   if self.loss then parts[#parts + 1] = ("loss %.4f"):format(self.loss) end
   parts[#parts + 1] = share < 1 and rate > 0 and duration((self.total - self.done) / rate) .. " left"
     or duration(now - self.start)
@@ -63,6 +69,10 @@ end
 local function draw(self, now)
   self.drawn = now
   note_loss(self)
+  if tell then
+    local took = now - self.start
+    return tell(self.label, self.done, self.total, self.done / max(took, 1e-9), took, self.loss, self.stop ~= nil)
+  end
   stderr:write("\r", text(self, now), "\27[K")
   stderr:flush()
 end
@@ -104,7 +114,7 @@ function Progress:finish()
   self.stop = seconds()
   if self.shows then
     draw(self, self.stop)
-    stderr:write "\n"
+    if not tell then stderr:write "\n" end
   end
   return self
 end
@@ -116,8 +126,8 @@ end
 local function progress(total, o)
   check.number("progress", "total", total)
   o = check.options("progress", o, {"label"})
-  local label = o.label and check.string("progress", "label", o.label) .. " " or ""
-  local shows = ffi.C.cf_isatty(2) == 1
+  local label = o.label and check.string("progress", "label", o.label) or ""
+  local shows = tell and true or tell == nil and ffi.C.cf_isatty(2) == 1
   local no_colour = getenv "NO_COLOR"
   return setmetatable({
     total = total, done = 0, label = label, shows = shows, colour = shows and not (no_colour and no_colour ~= ""),
