@@ -39,11 +39,11 @@ enum { CFX_MAX_DIMS = 8 };
 typedef enum cfx_status {
     CFX_OK = 0,
     CFX_CUSTOM = -1,
-    CFX_EARG = 1,      /* an argument does not fit; nothing was enqueued */
-    CFX_EMEMORY = 2,   /* out of memory, host or device */
-    CFX_EFAULT = 3,    /* an operation enqueued earlier failed */
-    CFX_EIO = 4,       /* a file is missing, unreadable, truncated or corrupt */
-    CFX_ESTATE = 5,    /* the call does not fit the state of its object */
+    CFX_EARG = 1,       /* an argument does not fit; nothing was enqueued */
+    CFX_EMEMORY = 2,    /* out of memory, host or device */
+    CFX_EFAULT = 3,     /* an operation enqueued earlier failed */
+    CFX_EIO = 4,        /* a file is missing, unreadable, truncated or corrupt */
+    CFX_ESTATE = 5,     /* the call does not fit the state of its object */
     CFX_EINTERRUPT = 6, /* cfx_interrupt was called */
     CFX_ESCRIPT = 7     /* a script does not parse, or raised an error */
 } cfx_status;
@@ -492,9 +492,9 @@ typedef struct cfx_engine_options {
     int32_t threads;
     uint64_t seed;
     size_t memory_limit;
-    size_t lua_memory_limit; /* bytes of Lua's heap, tensors' values not counted; 0: no limit */
-    const char *lua_path;    /* templates such as "/app/lua/?.lua", for require to search first; NULL: none */
-    cfx_log log;             /* hook NULL: what it has to say goes where that of the calling thread goes */
+    size_t lua_memory_limit;    /* bytes of Lua's heap, tensors' values not counted; 0: no limit */
+    const char *lua_path;       /* templates such as "/app/lua/?.lua", for require to search first; NULL: none */
+    cfx_log log;                /* hook NULL: what it has to say goes where that of the calling thread goes */
     cfx_progress_hook progress; /* NULL: no progress is shown */
     void *progress_data;
 } cfx_engine_options;

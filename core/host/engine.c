@@ -56,7 +56,8 @@ CFX_API const char *cfx_engine_error(const cfx_engine *engine) { return engine->
 static cfx_status take(cfx_engine *engine) {
     int32_t free = 0;
     if (atomic_compare_exchange_strong(&engine->busy, &free, 1)) return CFX_OK;
-    return cf_engine_fail(CFX_ESTATE, "the engine is in use: by another thread, or by a script that called this function");
+    return cf_engine_fail(CFX_ESTATE,
+                          "the engine is in use: by another thread, or by a script that called this function");
 }
 
 cfx_status cf_task_run(cf_task *task) {

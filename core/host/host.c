@@ -211,7 +211,8 @@ int cf_host_init(cf_host *host) {
 void cf_host_end(cf_host *host) {
     if (!host->L) return;
     forget(host);
-    lua_setallocf(host->L, host->allocate, host->allocator); /* else LuaJIT would not give the rest of its memory back */
+    lua_setallocf(host->L, host->allocate,
+                  host->allocator); /* else LuaJIT would not give the rest of its memory back */
     lua_close(host->L);
     host->L = NULL;
 }

@@ -19,9 +19,9 @@ typedef struct cf_host {
     lua_State *L;
     lua_Alloc allocate; /* LuaJIT's */
     void *allocator;
-    size_t used, limit; /* bytes; limit 0: none */
-    size_t eighth;      /* of the limit that is used */
-    cfx_engine *engine; /* NULL: the program */
+    size_t used, limit;             /* bytes; limit 0: none */
+    size_t eighth;                  /* of the limit that is used */
+    cfx_engine *engine;             /* NULL: the program */
     _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
     _Atomic int32_t running;        /* a call is under way */
     _Atomic int32_t asked;          /* it was asked to stop */

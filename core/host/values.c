@@ -178,7 +178,9 @@ static void push_function(lua_State *L, call *c) {
     lua_remove(L, -2);
     if (lua_isfunction(L, -1)) return;
     if (luaL_getmetafield(L, -1, "__call")) lua_pop(L, 1);
-    else cf_task_fail(L, &c->task, CFX_EARG, "call: '%s' is not a function, but a %s value", c->name, luaL_typename(L, -1));
+    else
+        cf_task_fail(L, &c->task, CFX_EARG, "call: '%s' is not a function, but a %s value", c->name,
+                     luaL_typename(L, -1));
 }
 
 static int run_call(lua_State *L) {
