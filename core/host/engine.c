@@ -30,22 +30,27 @@ static bool says_no_memory(const char *message) {
     return line >= n && memcmp(message + line - n, text, n) == 0;
 }
 
-/* Names what went wrong, and keeps the message. */
+/* Names what went wrong, and keeps the message: `cause`, if there is a better one, in place of its first line. */
 static cfx_status keep(cf_task *task, int lua_status, const char *message) {
     cfx_engine *engine = task->engine;
     cfx_status status = task->status != CFX_OK ? task->status : CFX_ESCRIPT;
-    char text[MESSAGE_BYTES];
+    const char *cause = NULL;
+    char text[MESSAGE_BYTES], *whole = NULL;
     if (lua_status == LUA_ERRMEM || (status == CFX_ESCRIPT && says_no_memory(message))) status = CFX_EMEMORY;
-    if (status == CFX_EMEMORY && says_no_memory(message) && engine->host.limit) {
-        snprintf(text, sizeof text, "Lua is out of memory: its limit is %zu bytes%s", engine->host.limit,
-                 message + strcspn(message, "\n"));
-        message = text;
-    }
-    if (status == CFX_ESCRIPT && atomic_load(&engine->host.asked) && strstr(message, "interrupted!"))
+    if (status == CFX_EMEMORY && engine->host.too_deep) {
+        status = CFX_ESCRIPT;
+        cause = cf_host_too_deep;
+    } else if (status == CFX_EMEMORY && engine->host.limit && says_no_memory(message)) {
+        snprintf(text, sizeof text, "Lua is out of memory: its limit is %zu bytes", engine->host.limit);
+        cause = text;
+    } else if (status == CFX_ESCRIPT && atomic_load(&engine->host.asked) && strstr(message, "interrupted!")) {
         status = CFX_EINTERRUPT;
+    }
+    if (!cause) whole = strdup(message);
+    else if (asprintf(&whole, "%s%s", cause, message + strcspn(message, "\n")) < 0) whole = NULL;
+    cfx_error_set(whole ? whole : message);
     free(engine->error);
-    engine->error = strdup(message);
-    cfx_error_set(message);
+    engine->error = whole;
     return status;
 }
 

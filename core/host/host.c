@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <lauxlib.h>
 #include <lualib.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,19 +70,6 @@ void cf_host_check(lua_State *L) {
     if (context && cfx_check(context) != CFX_OK) raise_interrupt(L);
 }
 
-/* An interrupt that came too late for the call before must not end this one. */
-void cf_host_enter(cf_host *host) {
-    cfx_context *context = atomic_load(&host->context);
-    if (atomic_exchange(&host->asked, 0) && context) (void)cfx_check(context);
-    atomic_store(&host->look, 0);
-    atomic_store(&host->running, 1);
-}
-
-void cf_host_leave(cf_host *host) {
-    atomic_store(&host->running, 0);
-    if (atomic_load(&host->asked)) lua_sethook(host->L, NULL, 0, 0);
-}
-
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
 /* LuaJIT collects once the heap has doubled, and an allocation that fails is an error, not a reason to collect: near
@@ -99,9 +87,38 @@ static void set_pace(cf_host *host) {
     lua_gc(host->L, LUA_GCSETSTEPMUL, paces[eighth].step);
 }
 
+const char cf_host_too_deep[] = "stack overflow: coroutines or C functions call each other too deep";
+
+/* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
+ * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
+ * Lua's that doubles: who has used less than a third of the C stack by then has not used all of it when it asks again.
+ * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
+ * (string.gsub, within a stack of Lua's that an earlier call has left large, asks for none.) */
+static const char *find_floor(void) {
+    static _Thread_local char *bottom;
+    static _Thread_local size_t size;
+    const char *here = __builtin_frame_address(0);
+    pthread_attr_t attributes;
+    if (!bottom && pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        void *address;
+        if (pthread_attr_getstack(&attributes, &address, &size) == 0) bottom = address;
+        pthread_attr_destroy(&attributes);
+    }
+    const bool is_inside = bottom && here > bottom && (size_t)(here - bottom) < size; /* and on no stack of a fiber's */
+    const ptrdiff_t third = (here - bottom) / 3, most = 2 << 20;
+    return is_inside ? here - (third < most ? third : most) : NULL;
+}
+
+static bool is_too_deep(cf_host *host) {
+    if (!host->floor || (const char *)__builtin_frame_address(0) > host->floor) return false;
+    host->too_deep = 1;
+    return true;
+}
+
 static void *allocate(void *data, void *block, size_t old, size_t new) {
     cf_host *host = data;
     if (atomic_load_explicit(&host->look, memory_order_relaxed) && atomic_exchange(&host->look, 0)) arm(host);
+    if (new > old && is_too_deep(host)) return NULL;
     if (host->limit && new > old && (host->used > host->limit || new - old > host->limit - host->used)) return NULL;
     void *made = host->allocate(host->allocator, block, old, new);
     if (!made && new > 0) return NULL;
@@ -219,6 +236,22 @@ void cf_host_end(cf_host *host) {
 
 /* ---- calls ----------------------------------------------------------------------------------------- */
 
+/* An interrupt that came too late for the call before must not end this one. */
+void cf_host_enter(cf_host *host) {
+    cfx_context *context = atomic_load(&host->context);
+    if (atomic_exchange(&host->asked, 0) && context) (void)cfx_check(context);
+    atomic_store(&host->look, 0);
+    host->floor = find_floor();
+    host->too_deep = 0;
+    atomic_store(&host->running, 1);
+}
+
+void cf_host_leave(cf_host *host) {
+    atomic_store(&host->running, 0);
+    host->floor = NULL;
+    if (atomic_load(&host->asked)) lua_sethook(host->L, NULL, 0, 0);
+}
+
 int cf_host_protect(cf_host *host, lua_CFunction f, void *data, const char **message) {
     const int status = lua_cpcall(host->L, f, data);
     *message = "";
@@ -245,7 +278,10 @@ static int collect(lua_State *L) {
 
 void cf_host_collect(cf_host *host) {
     const char *message;
+    const size_t limit = host->limit;
+    host->limit = 0;                                      /* to call anything takes memory, which may be what is out */
     (void)cf_host_protect(host, collect, NULL, &message); /* a finaliser that raises has told nobody before, either */
+    host->limit = limit;
 }
 
 /* ---- the program ------------------------------------------------------------------------------------ */
@@ -278,6 +314,10 @@ int cf_host_call(lua_State *L, int nargs) {
     const int status = lua_pcall(L, nargs, 0, handler);
     cf_host_leave(host);
     lua_remove(L, handler);
+    if (status == LUA_ERRMEM && host->too_deep) {
+        lua_pushstring(L, cf_host_too_deep);
+        lua_replace(L, -2);
+    }
     if (status != 0) cf_host_collect(host); /* what the error cut off may hold devices' memory */
     return status;
 }

@@ -4,8 +4,9 @@
  * which that library learns where it runs.  There are two kinds of host: the `conflux` program, whose state makes its
  * context when it first needs one, and the engines of other programs (engine.c), which bring theirs.
  *
- * Memory is LuaJIT's own, taken through a function of ours: it counts, keeps to a limit, and is where a state looks up
- * whether another thread has asked it to stop, because no thread but a state's own may touch the state.
+ * Memory is LuaJIT's own, taken through a function of ours: it counts, keeps to a limit, and is where a state looks
+ * whether another thread has asked it to stop, because no thread but a state's own may touch the state, and whether the
+ * C stack is still deep enough.
  */
 #ifndef CF_HOST_HOST_H
 #define CF_HOST_HOST_H
@@ -21,6 +22,8 @@ typedef struct cf_host {
     void *allocator;
     size_t used, limit;             /* bytes; limit 0: none */
     size_t eighth;                  /* of the limit that is used */
+    const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: not known */
+    int32_t too_deep;               /* it grew further */
     cfx_engine *engine;             /* NULL: the program */
     _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
     _Atomic int32_t running;        /* a call is under way */
@@ -71,6 +74,9 @@ void cf_host_check(lua_State *L);
 
 /* Puts "source:line: " of the first frame outside the library on the stack, which errors are blamed on. */
 void cf_host_where(lua_State *L);
+
+/* What a state's memory error means if it was too_deep. */
+extern const char cf_host_too_deep[];
 
 /* Collects all garbage, whatever finalisers raise. */
 void cf_host_collect(cf_host *host);

@@ -42,15 +42,20 @@ local function rate_text(rate)
   return (rate >= 100 and "%.0f/s" or "%.3g/s"):format(rate)
 end
 
--- The loss, if its value is there: a bar waits for nothing.
+local function is_here(loss)
+  return type(loss) == "number" or C.cfx_ready(loss) == 1
+end
+
+-- The loss, if its value is there: a bar waits for nothing.  Devices may be many steps behind, so that the newest never
+-- is: one that was given earlier is kept until it has come.
 local function note_loss(self)
-  local loss = self.pending
-  if not loss then return end
-  if type(loss) == "number" then
-    self.loss, self.pending = loss, nil
-  elseif C.cfx_ready(loss) == 1 then
-    self.loss, self.pending = loss:item(), nil
+  local loss
+  if self.newest and is_here(self.newest) then
+    loss, self.pending, self.newest = self.newest, nil, nil
+  elseif self.pending and is_here(self.pending) then
+    loss, self.pending, self.newest = self.pending, self.newest, nil
   end
+  if loss then self.loss = type(loss) == "number" and loss or loss:item() end
 end
 
 local function text(self, now)
@@ -89,9 +94,8 @@ function Progress:update(n, o)
       if type(o.loss) ~= "number" and not is_tensor(o.loss) then
         check.arg("progress.update", "loss", "a number or a tensor of one", o.loss)
       end
-      -- a value that has come is taken before the next one hides it
       if self.shows then note_loss(self) end
-      self.pending = o.loss
+      if self.pending then self.newest = o.loss else self.pending = o.loss end
     end
   end
   if self.shows then

@@ -1,0 +1,22 @@
+# Programs with Conflux inside, built as other people's are: from the public header and the two libraries.  Strictly, so
+# that the header is clean in each of these languages.
+
+enable_language(CXX)
+
+# embed(NAME FILE LIBRARY [FLAGS...])
+function(embed name file library)
+  add_executable(embed_${name} tests/embed/${file})
+  target_link_libraries(embed_${name} PRIVATE ${library} Threads::Threads m)
+  target_compile_options(embed_${name} PRIVATE -pedantic ${ARGN})
+  set_target_properties(embed_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME embed_${name} COMMAND embed_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(embed_${name} PROPERTIES TIMEOUT 300)
+  if(CONFLUX_SANITIZE MATCHES thread)
+    set_tests_properties(embed_${name} PROPERTIES ENVIRONMENT "OMP_THREAD_LIMIT=1") # as for tests/c
+  endif()
+endfunction()
+
+embed(train train.c libconflux_host -std=c99)
+embed(serve serve.cpp libconflux_host -std=c++17)
+embed(alone alone.c libconflux -std=c99)
+embed(engine_test engine_test.c libconflux_host -std=c11 -I${CMAKE_SOURCE_DIR}/tests/c)
