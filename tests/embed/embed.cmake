@@ -1,12 +1,12 @@
 # Programs with Conflux inside, built as other people's are: from the public header and the two libraries.  Strictly, so
-# that the header is clean in each of these languages.
+# that the header is clean in each of these languages.  The examples are for reading; the tests say what they rest on.
 
 enable_language(CXX)
 
 # embed(NAME FILE LIBRARY [FLAGS...])
 function(embed name file library)
   add_executable(embed_${name} tests/embed/${file})
-  target_link_libraries(embed_${name} PRIVATE ${library} Threads::Threads m)
+  target_link_libraries(embed_${name} PRIVATE ${library} Threads::Threads m ${CMAKE_DL_LIBS})
   target_compile_options(embed_${name} PRIVATE -pedantic ${ARGN})
   set_target_properties(embed_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME embed_${name} COMMAND embed_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
@@ -19,4 +19,11 @@ endfunction()
 embed(train train.c libconflux_host -std=c99)
 embed(serve serve.cpp libconflux_host -std=c++17)
 embed(alone alone.c libconflux -std=c99)
-embed(engine_test engine_test.c libconflux_host -std=c11 -I${CMAKE_SOURCE_DIR}/tests/c)
+
+set(test_header -std=c11 -I${CMAKE_SOURCE_DIR}/tests/c)
+embed(engine_test engine_test.c libconflux_host ${test_header})
+embed(many_test many_test.c libconflux_host ${test_header})
+embed(plugin_test plugin_test.c "" ${test_header})
+add_dependencies(embed_plugin_test libconflux_host)
+set_property(TEST embed_plugin_test APPEND PROPERTY ENVIRONMENT
+  "CONFLUX_HOST_LIBRARY=$<TARGET_FILE:libconflux_host>")
