@@ -12,7 +12,8 @@ function(embed name file library)
   add_test(NAME embed_${name} COMMAND embed_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(embed_${name} PROPERTIES TIMEOUT 300)
   if(CONFLUX_SANITIZE MATCHES thread)
-    set_tests_properties(embed_${name} PROPERTIES ENVIRONMENT "OMP_THREAD_LIMIT=1") # as for tests/c
+    set_tests_properties(embed_${name} PROPERTIES ENVIRONMENT # as for tests/c
+      "OMP_THREAD_LIMIT=1;TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/embed/tsan.supp")
   endif()
 endfunction()
 

@@ -67,7 +67,7 @@ static void live(int k) {
 
 /* Sanitizers keep what is freed, or its shadow; there the leak check at the end is what counts, and fewer will do. */
 TEST(a_thousand_engines_leave_no_memory_behind) {
-    const int first = SANITIZED ? 10 : 200, all = SANITIZED ? 50 : 1000;
+    const int first = SANITIZED ? 10 : 200, all = SANITIZED ? 200 : 1000;
     const long slack = 1 << 20;
     long before = 0;
     for (int k = 0; k < all; k++) {
