@@ -64,7 +64,8 @@ local function text(self, now)
   local rate = self.done / max(now - self.start, 1e-9)
   local bar = ("="):rep(full) .. (full < WIDTH and ">" or "") .. ("."):rep(WIDTH - full - 1)
   if self.colour then bar = "\27[32m" .. bar .. "\27[0m" end
-  local parts = {(self.label ~= "" and self.label .. " " or "") .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
+  local label = self.label ~= "" and self.label .. " " or ""
+  local parts = {label .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
   if self.loss then parts[#parts + 1] = ("loss %.4f"):format(self.loss) end
   parts[#parts + 1] = share < 1 and rate > 0 and duration((self.total - self.done) / rate) .. " left"
     or duration(now - self.start)

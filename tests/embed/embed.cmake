@@ -21,10 +21,11 @@ embed(train train.c libconflux_host -std=c99)
 embed(serve serve.cpp libconflux_host -std=c++17)
 embed(alone alone.c libconflux -std=c99)
 
+# Not called *_test, as those of tests/c are, which a bundle carries.
 set(test_header -std=c11 -I${CMAKE_SOURCE_DIR}/tests/c)
-embed(engine_test engine_test.c libconflux_host ${test_header})
-embed(many_test many_test.c libconflux_host ${test_header})
-embed(plugin_test plugin_test.c "" ${test_header})
-add_dependencies(embed_plugin_test libconflux_host)
-set_property(TEST embed_plugin_test APPEND PROPERTY ENVIRONMENT
+embed(engine engine_test.c libconflux_host ${test_header})
+embed(many many_test.c libconflux_host ${test_header})
+embed(plugin plugin_test.c "" ${test_header})
+add_dependencies(embed_plugin libconflux_host)
+set_property(TEST embed_plugin APPEND PROPERTY ENVIRONMENT
   "CONFLUX_HOST_LIBRARY=$<TARGET_FILE:libconflux_host>")
