@@ -39,12 +39,13 @@ enum { CFX_MAX_DIMS = 8 };
 typedef enum cfx_status {
     CFX_OK = 0,
     CFX_CUSTOM = -1,
-    CFX_EARG = 1,      /* an argument does not fit; nothing was enqueued */
-    CFX_EMEMORY = 2,   /* out of memory, host or device */
-    CFX_EFAULT = 3,    /* an operation enqueued earlier failed */
-    CFX_EIO = 4,       /* a file is missing, unreadable, truncated or corrupt */
-    CFX_ESTATE = 5,    /* the call does not fit the state of its object */
-    CFX_EINTERRUPT = 6 /* cfx_interrupt was called */
+    CFX_EARG = 1,       /* an argument does not fit; nothing was enqueued */
+    CFX_EMEMORY = 2,    /* out of memory, host or device */
+    CFX_EFAULT = 3,     /* an operation enqueued earlier failed */
+    CFX_EIO = 4,        /* a file is missing, unreadable, truncated or corrupt */
+    CFX_ESTATE = 5,     /* the call does not fit the state of its object */
+    CFX_EINTERRUPT = 6, /* cfx_interrupt was called */
+    CFX_ESCRIPT = 7     /* a script does not parse, or raised an error */
 } cfx_status;
 
 typedef enum cfx_dtype {
@@ -490,6 +491,121 @@ CFX_API const char *cfx_cdef(void);
 typedef void (*cfx_log_hook)(void *data, int level, const char *message);
 /* Sets that hook, for the process; NULL drops what is said. */
 CFX_API void cfx_log_to(cfx_log_hook hook, void *data);
+/* What the calling thread, and the contexts that it makes from here on, have to say goes to `log` instead; a hook of
+ * NULL: to the process's again.  Returns what held before. */
+typedef struct cfx_log {
+    cfx_log_hook hook;
+    void *data;
+} cfx_log;
+CFX_API cfx_log cfx_log_here(cfx_log log);
+
+/* A tensor over `memory`, `bytes` bytes of the caller's own, row-major: nothing is copied, commands read and write there.
+ * For devices that work in the host's memory (CPUs); memory is aligned as its elements are in C.  `released` (or NULL)
+ * runs once, with `data`, when nobody holds the tensor or a view of it any more and the last command that uses it has
+ * ended, at the latest in cfx_context_free: perhaps on a worker thread, so it must not call Conflux.  Until then the
+ * memory has to stay.  The caller may read it after cfx_wait, and write to it after cfx_sync. */
+typedef void (*cfx_release_hook)(void *data);
+CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, void *memory,
+                             size_t bytes, cfx_release_hook released, void *data, cfx_tensor *out);
+
+/* ---- engines: Conflux and Lua inside another program (libconflux_host) ------------------------------- */
+
+/* A Lua state with Conflux in it, and its context.  Several live side by side, each used by one thread at a time: a
+ * call while another one is under way fails with CFX_ESTATE and changes nothing.  Devices, threads, seed and limits are
+ * those of its options, whatever the environment says; an engine installs no signal handlers and prints nothing but what
+ * its scripts print. */
+typedef struct cfx_engine cfx_engine;
+
+/* How far a script is that uses cf.progress. */
+typedef struct cfx_progress {
+    const char *label; /* "" where the script gives none */
+    double done, total;
+    double rate;      /* what was done per second */
+    double seconds;   /* since it began */
+    double loss;      /* the last one that is known; NaN: none is */
+    int32_t finished; /* 1: this was the last time */
+} cfx_progress;
+/* Runs in the thread of the call, at most ten times a second and at the end.  Must not call Conflux, except for
+ * cfx_engine_interrupt. */
+typedef void (*cfx_progress_hook)(void *data, const cfx_progress *progress);
+
+typedef struct cfx_engine_options {
+    size_t size;         /* sizeof(cfx_engine_options) */
+    const char *devices; /* as in cfx_context_options, like the next three */
+    int32_t threads;
+    uint64_t seed;
+    size_t memory_limit;
+    size_t lua_memory_limit;    /* bytes of Lua's heap, tensors' values not counted; 0: no limit */
+    const char *lua_path;       /* templates such as "/app/lua/?.lua", for require to search first; NULL: none */
+    cfx_log log;                /* hook NULL: what it has to say goes where that of the calling thread goes */
+    cfx_progress_hook progress; /* NULL: no progress is shown */
+    void *progress_data;
+} cfx_engine_options;
+
+/* options NULL: the default of each. */
+CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine **out);
+/* Frees the engine with all that it made.  Tensors that the caller still holds become void, but are to be released all
+ * the same.  CFX_ESTATE, and nothing is freed, while a call is under way.  NULL: does nothing. */
+CFX_API cfx_status cfx_engine_free(cfx_engine *engine);
+/* Its context: to make tensors for the engine's functions.  Not while a call is under way, but for functions that the
+ * script calls.  It ends with the engine. */
+CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine);
+/* What went wrong in the last call that failed, with Lua's traceback, as long as it is; cfx_error() has as much as fits
+ * there.  "" if nothing has.  Lasts until the next call.  It does not tell of CFX_ESTATE, for then the engine is someone
+ * else's; cfx_error() does. */
+CFX_API const char *cfx_engine_error(const cfx_engine *engine);
+
+/* Run a script: CFX_EIO if there is no such file, CFX_ESCRIPT if it does not parse or raises an error, CFX_EMEMORY if
+ * Lua's memory is out, CFX_EINTERRUPT.  The engine can be used again after each.  `name` is what errors call the text of
+ * a buffer, which may contain anything.  os.exit is an error: a script does not end the program that it runs in. */
+CFX_API cfx_status cfx_engine_run_file(cfx_engine *engine, const char *path);
+CFX_API cfx_status cfx_engine_run_string(cfx_engine *engine, const char *text);
+CFX_API cfx_status cfx_engine_run_buffer(cfx_engine *engine, const void *text, size_t bytes, const char *name);
+
+/* Ends the call under way, if there is one, with CFX_EINTERRUPT: at once where Conflux is called or waits, else where
+ * Lua next takes memory; a loop of the script's that does neither goes on.  Any thread; async-signal-safe. */
+CFX_API void cfx_engine_interrupt(cfx_engine *engine);
+
+/* ---- values to and from Lua ------------------------------------------------------------------------- */
+
+typedef enum cfx_kind { CFX_NIL = 0, CFX_BOOLEAN = 1, CFX_NUMBER = 2, CFX_STRING = 3, CFX_TENSOR = 4 } cfx_kind;
+
+/* Who receives values owns what is in them, and gives it back with cfx_value_release: the caller of cfx_engine_call the
+ * results, the engine those of a function that it called.  Arguments stay with whoever passes them; a function that
+ * keeps a tensor takes a handle of its own with cfx_retain. */
+typedef struct cfx_value {
+    int32_t kind; /* a cfx_kind */
+    union {
+        int32_t boolean;
+        double number;
+        struct {
+            const char *bytes; /* with a 0 behind the last in what Conflux gives */
+            size_t length;
+        } string;
+        cfx_tensor tensor;
+    } as;
+} cfx_value;
+
+/* A string that the receiver can own: a copy of `length` bytes. */
+CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value *out);
+/* Gives back what the n values own, and makes them nil. */
+CFX_API void cfx_value_release(int32_t n, cfx_value *values);
+
+/* Calls the Lua function of that name, global ("train") or in tables ("model.train"); results that are missing are nil,
+ * those too many are dropped, and one that is neither nil, boolean, number, string nor tensor is CFX_EARG.  What `results`
+ * held before is overwritten; after a failure they are nil. */
+CFX_API cfx_status cfx_engine_call(cfx_engine *engine, const char *name, int32_t nargs, const cfx_value *args,
+                                   int32_t nresults, cfx_value *results);
+
+enum { CFX_MAX_RESULTS = 16 };
+/* A function of the host program's, on the thread of the call.  It fills at most `nresults` results, all nil before, and
+ * returns how many, or -1 if it failed: then cfx_error_set, or the call of Conflux's that failed, says why, and the
+ * error is raised at the line of the script that called it.  It may use tensors of the engine's context, but not the
+ * engine; no exception may leave it. */
+typedef int32_t (*cfx_function)(void *data, int32_t nargs, const cfx_value *args, int32_t nresults, cfx_value *results);
+/* Makes it a global of the engine's ("draw"), or a field of tables, which are made where they are missing
+ * ("host.draw"). */
+CFX_API cfx_status cfx_engine_register(cfx_engine *engine, const char *name, cfx_function function, void *data);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,13 +46,25 @@ CFX_API void cfx_log_to(cfx_log_hook hook, void *data) {
     atomic_store(&log_hook, hook);
 }
 
+/* A thread's own goes before the process's. */
+static _Thread_local cfx_log thread_log;
+
+CFX_API cfx_log cfx_log_here(cfx_log log) {
+    const cfx_log before = thread_log;
+    thread_log = log;
+    return before;
+}
+
+cfx_log cf_log_of_thread(void) { return thread_log; }
+
 void cf_log(int level, const char *format, ...) {
-    const cfx_log_hook hook = atomic_load(&log_hook);
+    const bool own = thread_log.hook != NULL;
+    const cfx_log_hook hook = own ? thread_log.hook : atomic_load(&log_hook);
     if (!hook) return;
     char text[MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    hook(atomic_load(&log_data), level, text);
+    hook(own ? thread_log.data : atomic_load(&log_data), level, text);
 }

@@ -33,5 +33,7 @@ static inline int cf_add_size(size_t a, size_t b, size_t *out) { return !__built
 
 /* Sends a line to the log hook; level 0 error, 1 warning, 2 info. */
 void cf_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What cfx_log_here gave this thread. */
+cfx_log cf_log_of_thread(void);
 
 #endif

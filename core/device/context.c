@@ -223,6 +223,7 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
     context->memory_limit = options ? options->memory_limit : 0;
     context->debt_threshold = 8 << 20;
     context->source = "";
+    context->log = cf_log_of_thread();
     cfx_seed(context, options ? options->seed : 0);
     cfx_device *cpu;
     cfx_status status =

@@ -64,6 +64,7 @@ struct cfx_context {
     void (*end_tapes)(cfx_context *context); /* set with the first tape */
     uint64_t next_tape;
     int32_t precision;
+    cfx_log log;  /* of the thread that made it, and of its workers */
     cf_word host; /* the host parks here */
     _Atomic int32_t host_asleep;
     _Atomic int32_t interrupted;

@@ -20,9 +20,9 @@ typedef struct cf_pool cf_pool;
 
 typedef struct cf_block {
     void *data;
-    size_t size;  /* of its class */
-    cf_uses uses; /* of earlier owners, not known to have happened */
-    cf_slab *slab;
+    size_t size;   /* of its class */
+    cf_uses uses;  /* of earlier owners, not known to have happened */
+    cf_slab *slab; /* NULL: the host program's memory, of no pool (tensor/share.c) */
     struct cf_block *next;
 } cf_block;
 

@@ -242,6 +242,7 @@ static void *work(void *arg) {
     cf_worker worker = {.backend = device->backend, .state = device->state};
     int32_t team = 0;
     int quiet = 0;
+    cfx_log_here(device->context->log);
     for (;;) {
         const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
         if (threads != team) {

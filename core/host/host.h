@@ -1,15 +1,37 @@
 /* host.h: Lua with Conflux in it.
  *
- * A state has LuaJIT's standard libraries, the embedded Lua library (modules.h), and the module
- * "conflux.host", whose `interruptible(context)` names the cfx_context that an interrupt reaches.  The host
- * installs no signal handler; the program does, and calls cf_host_interrupt.
+ * A state has LuaJIT's standard libraries, the embedded Lua library (modules.h), and the module "conflux.host", by
+ * which that library learns where it runs.  There are two kinds of host: the `conflux` program, whose state makes its
+ * context when it first needs one, and the engines of other programs (engine.c), which bring theirs.
  *
- * One state runs at a time: what an interrupt reaches is per process, as signals are.
+ * Memory is LuaJIT's own, taken through a function of ours: it counts, keeps to a limit, and is where a state looks
+ * whether another thread has asked it to stop, because no thread but a state's own may touch the state, and whether the
+ * C stack is still deep enough.
  */
 #ifndef CF_HOST_HOST_H
 #define CF_HOST_HOST_H
 
 #include <lua.h>
+#include <stdatomic.h>
+
+#include "conflux.h"
+
+typedef struct cf_host {
+    lua_State *L;
+    lua_Alloc allocate; /* LuaJIT's */
+    void *allocator;
+    size_t used, limit;             /* bytes; limit 0: none */
+    size_t eighth;                  /* of the limit that is used */
+    const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: not known */
+    int32_t too_deep;               /* it grew further */
+    cfx_engine *engine;             /* NULL: the program */
+    _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
+    _Atomic int32_t running;        /* a call is under way */
+    _Atomic int32_t asked;          /* it was asked to stop */
+    _Atomic int32_t look;           /* by another thread: the next allocation sees it */
+} cf_host;
+
+/* ---- the program ------------------------------------------------------------------------------------- */
 
 /* NULL when out of memory.  os.exit in it closes the state first, unless called with `close` false, so that
  * no device is at work when the process tears its libraries down. */
@@ -22,9 +44,41 @@ void cf_host_close(lua_State *L);
  * with the error on top of the stack: a message with its traceback if it was a string. */
 int cf_host_call(lua_State *L, int nargs);
 
-/* Makes the call at hand end with the error "interrupted!": Lua code at its next instruction (but for
- * compiled loops, which look at nothing), a Conflux call or wait at once.  Async-signal-safe as far as
- * lua_sethook is, which luajit's own handler relies on. */
+/* Makes the call of the program's state that is at hand end with the error "interrupted!": Lua code at its next
+ * instruction (but for compiled loops, which look at nothing), a Conflux call or wait at once.  For a signal handler:
+ * async-signal-safe as far as lua_sethook is, which luajit's own handler relies on. */
 void cf_host_interrupt(void);
+
+/* ---- any state --------------------------------------------------------------------------------------- */
+
+/* Makes the state; host->limit, engine and context are set before.  Returns a LuaJIT status. */
+int cf_host_init(cf_host *host);
+void cf_host_end(cf_host *host);
+cf_host *cf_host_of(lua_State *L);
+
+/* Calls f with a light userdata in a state, raising nothing: a LuaJIT status, with the message in a string (which lasts
+ * until the state is used again) if it is not 0. */
+int cf_host_protect(cf_host *host, lua_CFunction f, void *data, const char **message);
+
+/* The handler of errors, for lua_pcall: adds the traceback.  Those that are no strings pass unchanged, unless they know
+ * how to print themselves. */
+int cf_host_traceback(lua_State *L);
+
+/* Around a call that can be interrupted. */
+void cf_host_enter(cf_host *host);
+void cf_host_leave(cf_host *host);
+/* From any thread, or a signal handler: what Conflux is called for, or the next allocation, ends the call at hand. */
+void cf_host_stop(cf_host *host);
+/* Raises the error of an interrupt that has not been raised yet. */
+void cf_host_check(lua_State *L);
+
+/* Puts "source:line: " of the first frame outside the library on the stack, which errors are blamed on. */
+void cf_host_where(lua_State *L);
+
+/* What a state's memory error means if it was too_deep. */
+extern const char cf_host_too_deep[];
+
+/* Collects all garbage, whatever finalisers raise. */
+void cf_host_collect(cf_host *host);
 
 #endif

@@ -95,26 +95,20 @@ static void orphan(cfx_device *device) {
         cf_uses_clear(&b->writes);
         cf_uses_clear(&b->reads);
         cf_uses_clear(&b->made);
-        cf_pool_give(&device->pool, b->block);
+        if (b->block->slab) cf_pool_give(&device->pool, b->block);
+        else cf_share_end(b->block, true);
         b->device = NULL;
     }
     device->buffers = NULL;
 }
 
-static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
+cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_buffer **out) {
     void *memory;
-    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
     CF_TRY(cf_alloc_zero(1, sizeof(cf_buffer), &memory));
     cf_buffer *buffer = memory;
-    const cfx_status status = cf_pool_take(&device->pool, bytes, &buffer->block);
-    if (status != CFX_OK) {
-        free(buffer);
-        return status;
-    }
-    cfx_context *context = device->context;
-    if ((double)(device->pool.in_use - device->pool.at_collection) > context->debt_threshold) context->debt = 1;
     buffer->device = device;
-    buffer->data = buffer->block->data;
+    buffer->block = block;
+    buffer->data = block->data;
     buffer->bytes = bytes;
     buffer->refs = buffer->fresh = 1;
     buffer->next = device->buffers;
@@ -123,6 +117,20 @@ static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) 
     device->buffers = buffer;
     device->orphan = orphan;
     *out = buffer;
+    return CFX_OK;
+}
+
+static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
+    cf_block *block;
+    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
+    CF_TRY(cf_pool_take(&device->pool, bytes, &block));
+    const cfx_status status = cf_buffer_over(device, block, bytes, out);
+    if (status != CFX_OK) {
+        cf_pool_give(&device->pool, block);
+        return status;
+    }
+    cfx_context *context = device->context;
+    if ((double)(device->pool.in_use - device->pool.at_collection) > context->debt_threshold) context->debt = 1;
     return CFX_OK;
 }
 
@@ -148,7 +156,8 @@ void cf_buffer_release(cf_buffer *buffer) {
     if (--buffer->refs > 0) return;
     if (buffer->device) {
         hand_over(buffer);
-        cf_pool_give(&buffer->device->pool, buffer->block);
+        if (buffer->block->slab) cf_pool_give(&buffer->device->pool, buffer->block);
+        else cf_share_end(buffer->block, false);
         *buffer->link = buffer->next;
         if (buffer->next) buffer->next->link = buffer->link;
     }

@@ -74,6 +74,13 @@ void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape);
 void cf_buffer_retain(cf_buffer *buffer);
 void cf_buffer_release(cf_buffer *buffer);
 
+/* A buffer of `device` over a block that the caller has taken, with one reference; releasing it gives the block back.
+ * On failure the block is still the caller's. */
+cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_buffer **out);
+/* Gives the host program its memory back, once the block's uses are over.  Cannot fail.  ended: no worker is
+ * left, so they are. */
+void cf_share_end(cf_block *block, bool ended);
+
 /* ---- order ------------------------------------------------------------------------------------------ */
 
 /* CF_MAKE gives the view its value, CF_UPDATE changes it.  Where a CF_MAKE is skipped the tensor is void. */

@@ -44,9 +44,12 @@ local function library()
   return package.searchpath("libconflux", package.cpath) or "conflux"
 end
 
--- The program `conflux` has the C core in it; plain luajit loads it.
+-- The program `conflux`, and others that link it, have the C core among their symbols; a plugin of another program
+-- has it for itself, and conflux.host says where; plain luajit loads it.
+local has_host, host = pcall(require, "conflux.host")
+if not has_host then host = {} end
 local is_inside = pcall(function() return ffi.C.cfx_abi_version end)
-local C = is_inside and ffi.C or ffi.load(library())
+local C = is_inside and ffi.C or ffi.load(host.library or library())
 if C.cfx_abi_version() ~= ABI then
   error(("conflux: the Lua library expects ABI %d, the C library has %d: install both from one version")
     :format(ABI, C.cfx_abi_version()), 0)
@@ -210,7 +213,16 @@ local function list_devices()
   return list
 end
 
+-- An engine inside another program brings its context, and frees it.
+local function use_context(given)
+  context = given
+  debt = C.cfx_debt(context)
+  C.cfx_debt_threshold(context, threshold)
+  list_devices()
+end
+
 local function make_context()
+  if host.context then return use_context(ffi.cast("cfx_context **", host.context)[0]) end
   local spec, threads, seed, limit = os.getenv "CONFLUX_DEVICES", os.getenv "CONFLUX_NUM_THREADS",
     os.getenv "CONFLUX_SEED", os.getenv "CONFLUX_MEMORY_LIMIT"
   local options = ffi.new "cfx_context_options"
@@ -227,12 +239,8 @@ local function make_context()
   if limit and limit ~= "" then options.memory_limit = bytes(limit, "CONFLUX_MEMORY_LIMIT") end
   local out = ffi.new "cfx_context *[1]"
   if C.cfx_context_new(options, out) ~= 0 then raise(failure()) end
-  context = out[0]
-  debt = C.cfx_debt(context)
-  C.cfx_debt_threshold(context, threshold)
-  list_devices()
-  local has_host, host = pcall(require, "conflux.host")
-  if has_host then host.interruptible(context) end
+  use_context(out[0])
+  if host.interruptible then host.interruptible(context) end
   -- Userdata are finalised after all cdata, newest first: after every handle, before the library is unloaded.
   local keeper = newproxy(true)
   getmetatable(keeper).__gc = function() C.cfx_context_free(context) end

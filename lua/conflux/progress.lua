@@ -1,4 +1,5 @@
---- Progress: a bar on stderr, if that is a terminal; else nothing is written.
+--- Progress: a bar on stderr, if that is a terminal; else nothing is written.  Inside another program its hook is told
+-- instead.
 -- @module conflux.progress
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -8,6 +9,11 @@ local is_tensor = core.is_tensor
 local floor, max, min = math.floor, math.max, math.min
 local getenv, setmetatable, type = os.getenv, setmetatable, type
 local stderr = io.stderr
+
+-- Inside another program: its hook, or false if it has none.
+local has_host, host = pcall(require, "conflux.host")
+local tell
+if has_host then tell = host.progress end
 
 ffi.cdef [[ int cf_isatty(int fd) __asm__("isatty"); ]]
 
@@ -37,15 +43,20 @@ local function rate_text(rate)
   return (rate >= 100 and "%.0f/s" or "%.3g/s"):format(rate)
 end
 
--- The loss, if its value is there: a bar waits for nothing.
+local function is_here(loss)
+  return type(loss) == "number" or C.cfx_ready(loss) == 1
+end
+
+-- The loss, if its value is there: a bar waits for nothing.  Devices may be many steps behind, so that the newest never
+-- is: one that was given earlier is kept until it has come.
 local function note_loss(self)
-  local loss = self.pending
-  if not loss then return end
-  if type(loss) == "number" then
-    self.loss, self.pending = loss, nil
-  elseif C.cfx_ready(loss) == 1 then
-    self.loss, self.pending = loss:item(), nil
+  local loss
+  if self.newest and is_here(self.newest) then
+    loss, self.pending, self.newest = self.newest, nil, nil
+  elseif self.pending and is_here(self.pending) then
+    loss, self.pending, self.newest = self.pending, self.newest, nil
   end
+  if loss then self.loss = type(loss) == "number" and loss or loss:item() end
 end
 
 local function text(self, now)
@@ -54,7 +65,8 @@ local function text(self, now)
   local rate = self.done / max(now - self.start, 1e-9)
   local bar = ("="):rep(full) .. (full < WIDTH and ">" or "") .. ("."):rep(WIDTH - full - 1)
   if self.colour then bar = "\27[32m" .. bar .. "\27[0m" end
-  local parts = {self.label .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
+  local label = self.label ~= "" and self.label .. " " or ""
+  local parts = {label .. "[" .. bar .. "]", ("%.12g/%.12g"):format(self.done, self.total), rate_text(rate)}
   if self.loss then parts[#parts + 1] = ("loss %.4f"):format(self.loss) end
   parts[#parts + 1] = share < 1 and rate > 0 and duration((self.total - self.done) / rate) .. " left"
     or duration(now - self.start)
@@ -64,6 +76,10 @@ end
 local function draw(self, now)
   self.drawn = now
   note_loss(self)
+  if tell then
+    local took = now - self.start
+    return tell(self.label, self.done, self.total, self.done / max(took, 1e-9), took, self.loss, self.stop ~= nil)
+  end
   stderr:write("\r", text(self, now), "\27[K")
   stderr:flush()
 end
@@ -80,9 +96,8 @@ function Progress:update(n, o)
       if type(o.loss) ~= "number" and not is_tensor(o.loss) then
         check.arg("progress.update", "loss", "a number or a tensor of one", o.loss)
       end
-      -- a value that has come is taken before the next one hides it
       if self.shows then note_loss(self) end
-      self.pending = o.loss
+      if self.pending then self.newest = o.loss else self.pending = o.loss end
     end
   end
   if self.shows then
@@ -105,7 +120,7 @@ function Progress:finish()
   self.stop = seconds()
   if self.shows then
     draw(self, self.stop)
-    stderr:write "\n"
+    if not tell then stderr:write "\n" end
   end
   return self
 end
@@ -117,8 +132,8 @@ end
 local function progress(total, o)
   check.number("progress", "total", total)
   o = check.options("progress", o, {"label"})
-  local label = o.label and check.string("progress", "label", o.label) .. " " or ""
-  local shows = ffi.C.cf_isatty(2) == 1
+  local label = o.label and check.string("progress", "label", o.label) or ""
+  local shows = tell and true or tell == nil and ffi.C.cf_isatty(2) == 1
   local no_colour = getenv "NO_COLOR"
   return setmetatable({
     total = total, done = 0, label = label, shows = shows, colour = shows and not (no_colour and no_colour ~= ""),

@@ -43,7 +43,7 @@ struct test {
     struct test *next;
 };
 static struct test *test_list, **test_end = &test_list;
-static int test_faults; /* of the test that runs */
+static _Atomic int test_faults; /* of the test that runs, in all its threads */
 
 static inline int test_check(int holds, const char *file, int line, const char *text) {
     if (!holds) printf("# %s:%d: %s\n", file, line, text);

@@ -1,0 +1,251 @@
+/* engine.c: engines inside other programs: made, run, interrupted, freed.  See conflux.h for what is promised. */
+#include "host/engine.h"
+
+#include <lauxlib.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- messages --------------------------------------------------------------------------------------- */
+
+enum { MESSAGE_BYTES = 1024 };
+
+cfx_status cf_engine_fail(cfx_status status, const char *format, ...) {
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    cfx_error_set(text);
+    return status;
+}
+
+/* What the script has to say ends in what LuaJIT calls it when memory is out, also where a coroutine passed it on. */
+static bool says_no_memory(const char *message) {
+    static const char text[] = "not enough memory";
+    const size_t line = strcspn(message, "\n"), n = sizeof text - 1;
+    return line >= n && memcmp(message + line - n, text, n) == 0;
+}
+
+/* Names what went wrong, and keeps the message: `cause`, if there is a better one, in place of its first line. */
+static cfx_status keep(cf_task *task, int lua_status, const char *message) {
+    cfx_engine *engine = task->engine;
+    cfx_status status = task->status != CFX_OK ? task->status : CFX_ESCRIPT;
+    const char *cause = NULL;
+    char text[MESSAGE_BYTES], *whole = NULL;
+    if (lua_status == LUA_ERRMEM || (status == CFX_ESCRIPT && says_no_memory(message))) status = CFX_EMEMORY;
+    if (status == CFX_EMEMORY && engine->host.too_deep) {
+        status = CFX_ESCRIPT;
+        cause = cf_host_too_deep;
+    } else if (status == CFX_EMEMORY && engine->host.limit && says_no_memory(message)) {
+        snprintf(text, sizeof text, "Lua is out of memory: its limit is %zu bytes", engine->host.limit);
+        cause = text;
+    } else if (status == CFX_ESCRIPT && atomic_load(&engine->host.asked) && strstr(message, "interrupted!")) {
+        status = CFX_EINTERRUPT;
+    }
+    if (!cause) whole = strdup(message);
+    else if (asprintf(&whole, "%s%s", cause, message + strcspn(message, "\n")) < 0) whole = NULL;
+    cfx_error_set(whole ? whole : message);
+    free(engine->error);
+    engine->error = whole;
+    return status;
+}
+
+CFX_API const char *cfx_engine_error(const cfx_engine *engine) { return engine->error ? engine->error : ""; }
+
+/* ---- tasks ------------------------------------------------------------------------------------------ */
+
+static cfx_status take(cfx_engine *engine) {
+    int32_t free = 0;
+    if (atomic_compare_exchange_strong(&engine->busy, &free, 1)) return CFX_OK;
+    return cf_engine_fail(CFX_ESTATE,
+                          "the engine is in use: by another thread, or by a script that called this function");
+}
+
+cfx_status cf_task_run(cf_task *task) {
+    cfx_engine *engine = task->engine;
+    const char *message;
+    cfx_status status = take(engine);
+    if (status != CFX_OK) return status;
+    const cfx_log before = engine->log.hook ? cfx_log_here(engine->log) : (cfx_log){NULL, NULL};
+    cf_host_enter(&engine->host);
+    const int lua_status = cf_host_protect(&engine->host, task->run, task, &message);
+    cf_host_leave(&engine->host);
+    if (lua_status != 0) {
+        status = keep(task, lua_status, message);
+        cf_host_collect(&engine->host); /* what the error cut off may hold devices' memory */
+        cfx_error_set(cfx_engine_error(engine));
+    }
+    if (engine->log.hook) cfx_log_here(before);
+    atomic_store(&engine->busy, 0);
+    return status;
+}
+
+int cf_task_fail(lua_State *L, cf_task *task, cfx_status status, const char *format, ...) {
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    task->status = status;
+    lua_pushstring(L, text);
+    return lua_error(L);
+}
+
+void cf_task_call(lua_State *L, cf_task *task, int nargs, int nresults) {
+    const int handler = lua_gettop(L) - nargs;
+    lua_pushcfunction(L, cf_host_traceback);
+    lua_insert(L, handler);
+    const int status = lua_pcall(L, nargs, nresults, handler);
+    lua_remove(L, handler);
+    if (status == 0) return;
+    if (status == LUA_ERRMEM) task->status = CFX_EMEMORY;
+    if (!lua_isstring(L, -1)) lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, -1));
+    lua_tostring(L, -1); /* of a number */
+    lua_error(L);
+}
+
+/* ---- scripts ---------------------------------------------------------------------------------------- */
+
+typedef struct script {
+    cf_task task;
+    const char *path; /* or NULL, and */
+    const char *text;
+    size_t bytes;
+    const char *name; /* NULL: the text itself, as Lua names strings */
+} script;
+
+static int run_script(lua_State *L) {
+    script *s = lua_touserdata(L, 1);
+    int status;
+    if (s->path) {
+        status = luaL_loadfile(L, s->path);
+    } else {
+        const char *name = s->name ? s->name : s->text;
+        if (s->name && *name != '@' && *name != '=') name = lua_pushfstring(L, "@%s", name);
+        status = luaL_loadbuffer(L, s->text, s->bytes, name);
+    }
+    if (status != 0) {
+        s->task.status = status == LUA_ERRFILE ? CFX_EIO : status == LUA_ERRMEM ? CFX_EMEMORY : CFX_ESCRIPT;
+        return lua_error(L);
+    }
+    cf_task_call(L, &s->task, 0, 0);
+    return 0;
+}
+
+CFX_API cfx_status cfx_engine_run_file(cfx_engine *engine, const char *path) {
+    if (!path) return cf_engine_fail(CFX_EARG, "run_file: argument 'path': expected a string, got NULL");
+    script s = {.task = {engine, run_script, CFX_OK}, .path = path};
+    return cf_task_run(&s.task);
+}
+
+CFX_API cfx_status cfx_engine_run_string(cfx_engine *engine, const char *text) {
+    if (!text) return cf_engine_fail(CFX_EARG, "run_string: argument 'text': expected a string, got NULL");
+    script s = {.task = {engine, run_script, CFX_OK}, .text = text, .bytes = strlen(text)};
+    return cf_task_run(&s.task);
+}
+
+CFX_API cfx_status cfx_engine_run_buffer(cfx_engine *engine, const void *text, size_t bytes, const char *name) {
+    if (!text && bytes > 0) return cf_engine_fail(CFX_EARG, "run_buffer: argument 'text': expected bytes, got NULL");
+    if (!name) return cf_engine_fail(CFX_EARG, "run_buffer: argument 'name': expected a string, got NULL");
+    script s = {.task = {engine, run_script, CFX_OK}, .text = text ? text : "", .bytes = bytes, .name = name};
+    return cf_task_run(&s.task);
+}
+
+CFX_API void cfx_engine_interrupt(cfx_engine *engine) { cf_host_stop(&engine->host); }
+
+/* ---- engines ---------------------------------------------------------------------------------------- */
+
+int cf_engine_progress(lua_State *L) {
+    const cfx_engine *engine = cf_host_of(L)->engine;
+    const cfx_progress progress = {
+        .label = luaL_checkstring(L, 1),
+        .done = luaL_checknumber(L, 2),
+        .total = luaL_checknumber(L, 3),
+        .rate = luaL_checknumber(L, 4),
+        .seconds = luaL_checknumber(L, 5),
+        .loss = luaL_optnumber(L, 6, NAN),
+        .finished = lua_toboolean(L, 7),
+    };
+    engine->progress(engine->progress_data, &progress);
+    cf_host_check(L); /* the hook may have had enough */
+    return 0;
+}
+
+/* Puts the options' path first, and tells the Lua library of the progress hook: false where there is none, for the bar
+ * on stderr is the program's. */
+static int set_up(lua_State *L) {
+    const cfx_engine_options *options = lua_touserdata(L, 1);
+    if (options->lua_path && *options->lua_path) {
+        lua_getglobal(L, "package");
+        lua_getfield(L, -1, "path");
+        lua_pushfstring(L, "%s;%s", options->lua_path, lua_tostring(L, -1));
+        lua_setfield(L, -3, "path");
+        lua_pop(L, 2);
+    }
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "conflux.host");
+    lua_call(L, 1, 1);
+    if (options->progress) lua_pushcfunction(L, cf_engine_progress);
+    else lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "progress");
+    return 0;
+}
+
+static cfx_status start(cfx_engine *engine, const cfx_engine_options *options) {
+    const char *message;
+    const cfx_context_options wanted = {.size = sizeof wanted,
+                                        .devices = options->devices,
+                                        .threads = options->threads,
+                                        .seed = options->seed,
+                                        .memory_limit = options->memory_limit};
+    const cfx_status status = cfx_context_new(&wanted, &engine->context);
+    if (status != CFX_OK) return status;
+    engine->host.engine = engine;
+    engine->host.limit = options->lua_memory_limit;
+    atomic_store(&engine->host.context, engine->context);
+    int failed = cf_host_init(&engine->host);
+    if (failed == 0) failed = cf_host_protect(&engine->host, set_up, (void *)options, &message);
+    if (failed == 0) return CFX_OK;
+    if (!engine->host.limit) return cf_engine_fail(CFX_EMEMORY, "engine: out of memory: a Lua state");
+    return cf_engine_fail(CFX_EMEMORY, "engine: a Lua state does not fit in its limit of %zu bytes",
+                          engine->host.limit);
+}
+
+static void finish(cfx_engine *engine) {
+    cf_host_end(&engine->host); /* its handles, and then what they are of */
+    cfx_context_free(engine->context);
+    free(engine->error);
+    free(engine);
+}
+
+CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine **out) {
+    cfx_engine_options all = {.size = sizeof all};
+    if (options && (options->size < sizeof options->size || options->size > sizeof all))
+        return cf_engine_fail(CFX_EARG, "engine: options of %zu bytes, expected at most %zu", options->size,
+                              sizeof all);
+    if (options) memcpy(&all, options, options->size);
+    cfx_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return cf_engine_fail(CFX_EMEMORY, "out of host memory: an engine");
+    engine->log = all.log;
+    engine->progress = all.progress;
+    engine->progress_data = all.progress_data;
+    const cfx_log before = all.log.hook ? cfx_log_here(all.log) : (cfx_log){NULL, NULL};
+    const cfx_status status = start(engine, &all);
+    if (all.log.hook) cfx_log_here(before);
+    if (status != CFX_OK) finish(engine);
+    else *out = engine;
+    return status;
+}
+
+CFX_API cfx_status cfx_engine_free(cfx_engine *engine) {
+    if (!engine) return CFX_OK;
+    const cfx_status status = take(engine);
+    if (status == CFX_OK) finish(engine);
+    return status;
+}
+
+CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine) { return engine->context; }

@@ -1,0 +1,42 @@
+/* engine.h: engines inside other programs, between the files that make them.
+ *
+ * engine.c keeps engines and runs what they are asked to, values.c takes values between C and Lua.  Whatever may raise
+ * an error is a task: a C function of Lua's that finds its orders in a struct, and leaves there what C has to release.
+ */
+#ifndef CF_HOST_ENGINE_H
+#define CF_HOST_ENGINE_H
+
+#include "host/host.h"
+
+struct cfx_engine {
+    cf_host host;
+    cfx_context *context;
+    cfx_log log;          /* hook NULL: the thread's */
+    _Atomic int32_t busy; /* a call is under way, in whatever thread */
+    cfx_progress_hook progress;
+    void *progress_data;
+    char *error; /* of the last call that failed; NULL: there was no memory for it, or none has */
+};
+
+/* The head of a task's orders; `run` gets them as its one argument, a light userdata. */
+typedef struct cf_task {
+    cfx_engine *engine;
+    lua_CFunction run;
+    cfx_status status; /* what an error means if it is not that of a script */
+} cf_task;
+
+/* Runs the task as a call of its engine's: what it raises ends as status and message. */
+cfx_status cf_task_run(cf_task *task);
+/* In a task: ends it with this status and message. */
+int cf_task_fail(lua_State *L, cf_task *task, cfx_status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* In a task: calls the function below the `nargs` topmost values.  Its error ends the task, with a traceback. */
+void cf_task_call(lua_State *L, cf_task *task, int nargs, int nresults);
+
+/* The status, with its message for cfx_error(). */
+cfx_status cf_engine_fail(cfx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* conflux.host.progress(label, done, total, rate, seconds, loss or nil, finished) */
+int cf_engine_progress(lua_State *L);
+
+#endif

@@ -1,0 +1,94 @@
+/* share.c: tensors over the host program's own memory.
+ *
+ * Such a tensor is like any other, but that its block belongs to no pool.  When nobody holds it any more, the hook that
+ * gives the memory back has to wait for the commands that still use it, and a release never waits: each queue that may
+ * use it gets one more command, and the last of these runs the hook.
+ */
+#include <stdlib.h>
+
+#include "tensor/tensor.h"
+
+typedef struct share {
+    cf_block block; /* first: a block without a slab is one of these */
+    cfx_release_hook released;
+    void *data;
+    _Atomic int32_t left; /* queues that still use the memory, once nobody holds it */
+} share;
+
+CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, void *memory,
+                             size_t bytes, cfx_release_hook released, void *data, cfx_tensor *out) {
+    CF_TRY(cf_check_shape("share", dtype, ndim, shape));
+    CF_TRY(cf_interrupted(device->context));
+    char text[192];
+    void *made;
+    const size_t size = (size_t)cfx_dtype_size(dtype);
+    size_t need = size;
+    for (int d = 0; d < ndim; d++) need *= (size_t)shape[d]; /* checked above */
+    if (out->_buffer) return cf_fail(CFX_EARG, "share: argument 'out': expected an empty handle");
+    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
+    if (!device->backend->host_memory || device->backend->streams)
+        return cf_fail(CFX_EARG, "share: %s cannot work in the host's memory: copy it there, with cfx_from_host",
+                       device->name);
+    if (bytes < need)
+        return cf_fail(CFX_EARG, "share: argument 'bytes': expected at least %zu for %s (%s), got %zu", need,
+                       cf_shape_text(ndim, shape, text), cfx_dtype_name(dtype), bytes);
+    if (need > 0 && (!memory || (uintptr_t)memory % size != 0))
+        return cf_fail(CFX_EARG, "share: argument 'memory': expected the address of a %s, a multiple of %zu, got %p",
+                       cfx_dtype_name(dtype), size, memory);
+    CF_TRY(cf_alloc_zero(1, sizeof(share), &made));
+    share *own = made;
+    *own = (share){.block = {.data = memory, .size = need}, .released = released, .data = data};
+    const cfx_status status = cf_buffer_over(device, &own->block, need, &out->_buffer);
+    if (status != CFX_OK) {
+        free(own);
+        return status;
+    }
+    out->_buffer->fresh = 0; /* the value is there */
+    out->_offset = 0;
+    out->_tape = 0;
+    out->_node = 0;
+    out->_dtype = (uint8_t)dtype;
+    out->_flags = 0;
+    out->_lent = 0;
+    cf_set_packed(out, ndim, shape);
+    return CFX_OK;
+}
+
+static void end(share *own) {
+    if (own->released) own->released(own->data);
+    free(own);
+}
+
+/* The last queue to get here ends it.  These commands wait for no event, for a wait would take over the poison of what
+ * it waits for. */
+static cfx_status run_end(cf_worker *worker, void *payload, bool poisoned) {
+    share *own = *(share **)payload;
+    (void)worker;
+    (void)poisoned;
+    if (atomic_fetch_sub(&own->left, 1) == 1) end(own);
+    return CFX_OK;
+}
+
+/* Room is waited for only where a ring is full, and an interrupt of that wait is kept for the next call. */
+static void enqueue_end(cf_queue *queue, share *own) {
+    bool interrupted = false;
+    void *payload;
+    while (cf_queue_reserve(queue, run_end, "share", CF_ALWAYS, NULL, 0, sizeof own, &payload) != CFX_OK)
+        interrupted = true;
+    *(share **)payload = own;
+    cf_queue_commit(queue);
+    if (interrupted) cfx_interrupt(queue->device->context);
+}
+
+void cf_share_end(cf_block *block, bool ended) {
+    share *own = (share *)block;
+    cf_uses uses = block->uses; /* own may go while its commands are enqueued */
+    cf_uses_prune(&uses);
+    if (ended || uses.n == 0) {
+        end(own);
+    } else {
+        atomic_init(&own->left, uses.n);
+        for (int32_t i = 0; i < uses.n; i++) enqueue_end(cf_uses_items(&uses)[i].queue, own);
+    }
+    cf_uses_clear(&uses);
+}

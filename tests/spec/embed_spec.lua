@@ -1,0 +1,62 @@
+-- Conflux inside other programs, as they are built; what engines promise is tested in tests/embed.
+local program = require "tests.spec.program"
+
+-- The directory of libconflux.so, which this process has in it.
+local function library_directory()
+  return program.slurp "/proc/self/maps":match "(/[^\n]*)/libconflux%.so"
+end
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- The shell commands of a section of the README.
+local function commands(section)
+  local text = program.slurp "README.md":match("\n## " .. section .. "\n(.-)\n## ")
+  return text and text:match "```sh\n(.-)```"
+end
+
+describe("libraries #program", function()
+  for _, name in ipairs {"libconflux.so", "libconflux_host.so"} do
+    it(name .. " exports cfx_* alone", function()
+      local path = library_directory() .. "/" .. name
+      if not exists(path) then return pending(name .. " is not here") end
+      if not program.has "nm" then return pending "there is no nm" end
+      local out, err, code = program.shell("nm -D --defined-only " .. program.quote(path))
+      assert.same({"", 0}, {err, code})
+      local count, others = 0, {}
+      for kind, symbol in out:gmatch "%x+ (%a) (%S+)\n" do
+        if symbol:find "^cfx_" then
+          count = count + 1
+          assert.equal("T", kind)
+        elseif not symbol:find "^__odr_asan" then -- of a sanitizer's
+          others[#others + 1] = symbol
+        end
+      end
+      assert.same({}, others)
+      assert.is_true(count > 10)
+    end)
+  end
+
+  it("libconflux.so needs no Lua", function()
+    if not program.has "objdump" then return pending "there is no objdump" end
+    local out = program.shell("objdump -p " .. program.quote(library_directory() .. "/libconflux.so"))
+    assert.matches("NEEDED", out)
+    assert.is_nil(out:lower():find "needed[^\n]*lua")
+  end)
+end)
+
+describe("the README's section on other programs #program", function()
+  it("has commands that build and run the examples", function()
+    local is_release = ("/" .. program.conflux):find "/build/bin/conflux$"
+    if not exists "README.md" or not is_release then return pending "not in the release build" end
+    local text = commands "Inside other programs"
+    assert.is_truthy(text)
+    local out, err, code = program.shell("set -e\n" .. text)
+    assert.equal(0, code, err)
+    assert.matches("512 of 512 right", out)
+    assert.matches("loss 0%.%d+, after 500 steps 0%.0%d+", out)
+  end)
+end)
