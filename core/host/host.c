@@ -13,14 +13,26 @@
 
 /* ---- interrupts ------------------------------------------------------------------------------------ */
 
+static bool is_library(const lua_Debug *frame) { return strncmp(frame->source, "@conflux/", 9) == 0; }
+
 /* The first frame outside the library; 0 where a coroutine has none. */
 static int users_level(lua_State *L) {
     lua_Debug frame;
     for (int level = 0; lua_getstack(L, level, &frame); level++) {
         lua_getinfo(L, "S", &frame);
-        if (*frame.what != 'C' && strncmp(frame.source, "@conflux/", 9) != 0) return level;
+        if (*frame.what != 'C' && !is_library(&frame)) return level;
     }
     return 0;
+}
+
+/* Whether the library runs, or a C function that it called. */
+static bool is_in_library(lua_State *L) {
+    lua_Debug frame;
+    for (int level = 0; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "S", &frame);
+        if (*frame.what != 'C') return is_library(&frame);
+    }
+    return false;
 }
 
 void cf_host_where(lua_State *L) { luaL_where(L, users_level(L)); }
@@ -44,14 +56,16 @@ static void raise_interrupt(lua_State *L) {
 
 /* An interrupt raises the context's flag and arms this hook; whichever is seen first raises the error.  The
  * flag is found down here if a Conflux call saw it: one interrupt, one error.  None is raised where the signal has
- * cut off a read of the script's (EINTR), which ends the call as well. */
+ * cut off a read of the script's (EINTR), which ends the call as well.  Nor inside the library, whose steps belong
+ * together (a tape that is begun is ended): there Conflux calls end it, or it waits until the script goes on. */
 static void stop(lua_State *L, lua_Debug *at) {
+    const bool failed = has_failed(L);
     (void)at;
+    if (!failed && is_in_library(L)) return;
     lua_sethook(L, NULL, 0, 0);
     cfx_context *context = atomic_load(&cf_host_of(L)->context);
     if (context && cfx_check(context) == CFX_OK) return;
-    if (has_failed(L)) return;
-    raise_interrupt(L);
+    if (!failed) raise_interrupt(L);
 }
 
 static void arm(cf_host *host) { lua_sethook(host->L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1); }
@@ -325,6 +339,7 @@ int cf_host_call(lua_State *L, int nargs) {
 void cf_host_interrupt(void) {
     cf_host *host = atomic_load(&program);
     if (!host || !atomic_load(&host->running)) return;
+    atomic_store(&host->asked, 1);
     cfx_context *context = atomic_load(&host->context);
     if (context) cfx_interrupt(context);
     arm(host);
