@@ -535,9 +535,10 @@ typedef struct cfx_engine_options {
     int32_t threads;
     uint64_t seed;
     size_t memory_limit;
-    size_t lua_memory_limit;    /* bytes of Lua's heap, tensors' values not counted; 0: no limit */
-    const char *lua_path;       /* templates such as "/app/lua/?.lua", for require to search first; NULL: none */
-    cfx_log log;                /* hook NULL: what it has to say goes where that of the calling thread goes */
+    size_t lua_memory_limit; /* bytes of Lua's heap, tensors' values not counted: more is an error at the script's next
+                                line, if a collection does not help; until then it may be twice as many.  0: no limit */
+    const char *lua_path;    /* templates such as "/app/lua/?.lua", for require to search first; NULL: none */
+    cfx_log log;             /* hook NULL: what it has to say goes where that of the calling thread goes */
     cfx_progress_hook progress; /* NULL: no progress is shown */
     void *progress_data;
 } cfx_engine_options;
@@ -571,8 +572,9 @@ CFX_API void cfx_engine_interrupt(cfx_engine *engine);
 typedef enum cfx_kind { CFX_NIL = 0, CFX_BOOLEAN = 1, CFX_NUMBER = 2, CFX_STRING = 3, CFX_TENSOR = 4 } cfx_kind;
 
 /* Who receives values owns what is in them, and gives it back with cfx_value_release: the caller of cfx_engine_call the
- * results, the engine those of a function that it called.  Arguments stay with whoever passes them; a function that
- * keeps a tensor takes a handle of its own with cfx_retain. */
+ * results, the engine those of a function that it called.  Strings to give away are made by
+ * cfx_value_string.  Arguments stay with whoever passes them; a function that keeps a tensor takes a handle of its own with
+ * cfx_retain. */
 typedef struct cfx_value {
     int32_t kind; /* a cfx_kind */
     union {

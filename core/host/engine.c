@@ -23,31 +23,29 @@ cfx_status cf_engine_fail(cfx_status status, const char *format, ...) {
     return status;
 }
 
-/* What the script has to say ends in what LuaJIT calls it when memory is out, also where a coroutine passed it on. */
+/* What LuaJIT says when memory is out, and whatever passed it on, such as a coroutine, says too. */
 static bool says_no_memory(const char *message) {
-    static const char text[] = "not enough memory";
-    const size_t line = strcspn(message, "\n"), n = sizeof text - 1;
-    return line >= n && memcmp(message + line - n, text, n) == 0;
+    const char *found = strstr(message, "not enough memory");
+    return found && found < message + strcspn(message, "\n");
 }
 
-/* Names what went wrong, and keeps the message: `cause`, if there is a better one, in place of its first line. */
+/* Names what went wrong, and keeps the message. */
 static cfx_status keep(cf_task *task, int lua_status, const char *message) {
     cfx_engine *engine = task->engine;
     cfx_status status = task->status != CFX_OK ? task->status : CFX_ESCRIPT;
-    const char *cause = NULL;
-    char text[MESSAGE_BYTES], *whole = NULL;
-    if (lua_status == LUA_ERRMEM || (status == CFX_ESCRIPT && says_no_memory(message))) status = CFX_EMEMORY;
-    if (status == CFX_EMEMORY && engine->host.too_deep) {
-        status = CFX_ESCRIPT;
-        cause = cf_host_too_deep;
-    } else if (status == CFX_EMEMORY && engine->host.limit && says_no_memory(message)) {
-        snprintf(text, sizeof text, "Lua is out of memory: its limit is %zu bytes", engine->host.limit);
-        cause = text;
+    char *whole = NULL;
+    if (lua_status == LUA_ERRMEM || (status == CFX_ESCRIPT && says_no_memory(message))) {
+        status = CFX_EMEMORY;
     } else if (status == CFX_ESCRIPT && atomic_load(&engine->host.asked) && strstr(message, "interrupted!")) {
         status = CFX_EINTERRUPT;
     }
-    if (!cause) whole = strdup(message);
-    else if (asprintf(&whole, "%s%s", cause, message + strcspn(message, "\n")) < 0) whole = NULL;
+    if (status == CFX_EMEMORY && engine->host.limit && says_no_memory(message)) {
+        const int line = (int)strcspn(message, "\n");
+        if (asprintf(&whole, "%.*s: Lua's limit is %zu bytes%s", line, message, engine->host.limit, message + line) < 0)
+            whole = NULL;
+    } else {
+        whole = strdup(message);
+    }
     cfx_error_set(whole ? whole : message);
     free(engine->error);
     engine->error = whole;
@@ -208,6 +206,7 @@ static cfx_status start(cfx_engine *engine, const cfx_engine_options *options) {
     engine->host.limit = options->lua_memory_limit;
     atomic_store(&engine->host.context, engine->context);
     int failed = cf_host_init(&engine->host);
+    if (failed == 0 && engine->host.limit && engine->host.used > engine->host.limit) failed = LUA_ERRMEM;
     if (failed == 0) failed = cf_host_protect(&engine->host, set_up, (void *)options, &message);
     if (failed == 0) return CFX_OK;
     if (!engine->host.limit) return cf_engine_fail(CFX_EMEMORY, "engine: out of memory: a Lua state");

@@ -13,14 +13,26 @@
 
 /* ---- interrupts ------------------------------------------------------------------------------------ */
 
+static bool is_library(const lua_Debug *frame) { return strncmp(frame->source, "@conflux/", 9) == 0; }
+
 /* The first frame outside the library; 0 where a coroutine has none. */
 static int users_level(lua_State *L) {
     lua_Debug frame;
     for (int level = 0; lua_getstack(L, level, &frame); level++) {
         lua_getinfo(L, "S", &frame);
-        if (*frame.what != 'C' && strncmp(frame.source, "@conflux/", 9) != 0) return level;
+        if (*frame.what != 'C' && !is_library(&frame)) return level;
     }
     return 0;
+}
+
+/* Whether the library runs, or a C function that it called. */
+static bool is_in_library(lua_State *L) {
+    lua_Debug frame;
+    for (int level = 0; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "S", &frame);
+        if (*frame.what != 'C') return is_library(&frame);
+    }
+    return false;
 }
 
 void cf_host_where(lua_State *L) { luaL_where(L, users_level(L)); }
@@ -35,26 +47,51 @@ static bool has_failed(lua_State *L) {
     return found;
 }
 
-static void raise_interrupt(lua_State *L) {
-    cf_host_where(L); /* not luaL_error: a hook has no frame of its own */
-    lua_pushliteral(L, "interrupted!");
+/* What a state has to stop for. */
+enum { INTERRUPTED = 1, FULL = 2, TOO_DEEP = 4 };
+
+/* Raises "line: message": not luaL_error, for a hook has no frame of its own. */
+static void raise(lua_State *L, const char *message) {
+    cf_host_where(L);
+    lua_pushstring(L, message);
     lua_concat(L, 2);
     lua_error(L);
 }
 
-/* An interrupt raises the context's flag and arms this hook; whichever is seen first raises the error.  The
- * flag is found down here if a Conflux call saw it: one interrupt, one error.  None is raised where the signal has
- * cut off a read of the script's (EINTR), which ends the call as well. */
-static void stop(lua_State *L, lua_Debug *at) {
-    (void)at;
-    lua_sethook(L, NULL, 0, 0);
-    cfx_context *context = atomic_load(&cf_host_of(L)->context);
-    if (context && cfx_check(context) == CFX_OK) return;
-    if (has_failed(L)) return;
-    raise_interrupt(L);
+static bool is_full_after_all(cf_host *host, lua_State *L) {
+    const size_t room = host->limit / 16; /* else the next collection would come at once, and all time go into them */
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    lua_gc(L, LUA_GCSETSTEPMUL, 200); /* LuaJIT's default, which `make_room` changed */
+    return host->used > host->limit - room;
 }
 
-static void arm(cf_host *host) { lua_sethook(host->L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1); }
+/* The hook that an interrupt, a full memory or a deep C stack arms: it raises the error, at the next instruction of the
+ * script's, but not inside the library, whose steps belong together (a tape that is begun is ended).
+ *
+ * An interrupt raises the context's flag as well; whichever is seen first raises the error.  The flag is found down here
+ * if a Conflux call saw it: one interrupt, one error.  None is raised where the signal has cut off a read of the script's
+ * (EINTR), which ends the call as well. */
+static void stop(lua_State *L, lua_Debug *at) {
+    cf_host *host = cf_host_of(L);
+    const bool failed = has_failed(L);
+    (void)at;
+    if (host->pending & FULL && !is_full_after_all(host, L)) atomic_fetch_and(&host->pending, ~FULL);
+    if (host->pending && !failed && is_in_library(L)) return;
+    const int32_t pending = atomic_exchange(&host->pending, 0);
+    lua_sethook(L, NULL, 0, 0);
+    cfx_context *context = atomic_load(&host->context);
+    const bool interrupted = pending & INTERRUPTED && !(context && cfx_check(context) == CFX_OK);
+    if (failed) return;
+    if (interrupted) raise(L, "interrupted!");
+    if (pending & FULL) raise(L, "not enough memory");
+    if (pending & TOO_DEEP) raise(L, "stack overflow: coroutines or C functions call each other too deep");
+}
+
+/* On the state's own thread, or in a signal handler there. */
+static void arm(cf_host *host, int32_t what) {
+    atomic_fetch_or(&host->pending, what);
+    lua_sethook(host->L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
 
 /* The flag before `look`: who sees that one must find the other raised, or know that it was seen. */
 void cf_host_stop(cf_host *host) {
@@ -67,27 +104,10 @@ void cf_host_stop(cf_host *host) {
 
 void cf_host_check(lua_State *L) {
     cfx_context *context = atomic_load(&cf_host_of(L)->context);
-    if (context && cfx_check(context) != CFX_OK) raise_interrupt(L);
+    if (context && cfx_check(context) != CFX_OK) raise(L, "interrupted!");
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
-
-/* LuaJIT collects once the heap has doubled, and an allocation that fails is an error, not a reason to collect: near
- * the limit it has to collect earlier, and faster.  By eighths of the limit: percent of the heap that the next
- * collection begins at, and how fast it goes. */
-static const struct pace {
-    int pause, step;
-} paces[8] = {{200, 200}, {200, 200}, {180, 200}, {150, 400}, {130, 400}, {115, 800}, {107, 1000}, {101, 1000}};
-
-static void set_pace(cf_host *host) {
-    const size_t eighth = host->used >= host->limit ? 7 : host->used / (host->limit / 8 + 1);
-    if (eighth == host->eighth) return;
-    host->eighth = eighth;
-    lua_gc(host->L, LUA_GCSETPAUSE, paces[eighth].pause); /* which sets a number and does no more */
-    lua_gc(host->L, LUA_GCSETSTEPMUL, paces[eighth].step);
-}
-
-const char cf_host_too_deep[] = "stack overflow: coroutines or C functions call each other too deep";
 
 /* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
  * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
@@ -109,21 +129,31 @@ static const char *find_floor(void) {
     return is_inside ? here - (third < most ? third : most) : NULL;
 }
 
-static bool is_too_deep(cf_host *host) {
-    if (!host->floor || (const char *)__builtin_frame_address(0) > host->floor) return false;
-    host->too_deep = 1;
+/* An allocation that fails is an error at once in LuaJIT, without a collection before, and a crash in some versions if
+ * compiled code made it (Debian 12's: lj_err_mem looks at a stale L->base).  So what exceeds the limit is granted, a
+ * collection begins that does not stop halfway and brings compiled code back to the interpreter, and there `stop` says
+ * whether that was enough.  Only twice the limit is refused: no table or buffer that grows gets there in one step. */
+static bool make_room(cf_host *host, size_t more) {
+    enum { LEAST = 1 << 20 };
+    const size_t spare = host->limit > LEAST ? host->limit : LEAST;
+    if (host->used <= host->limit && more <= host->limit - host->used) return true;
+    if (more > spare || host->used > host->limit + spare - more) return false;
+    lua_gc(host->L, LUA_GCSETSTEPMUL, 0); /* these two set numbers, and do no more */
+    lua_gc(host->L, LUA_GCRESTART, 0);
+    if (!(host->pending & FULL)) arm(host, FULL);
     return true;
 }
 
 static void *allocate(void *data, void *block, size_t old, size_t new) {
     cf_host *host = data;
-    if (atomic_load_explicit(&host->look, memory_order_relaxed) && atomic_exchange(&host->look, 0)) arm(host);
-    if (new > old && is_too_deep(host)) return NULL;
-    if (host->limit && new > old && (host->used > host->limit || new - old > host->limit - host->used)) return NULL;
+    if (atomic_load_explicit(&host->look, memory_order_relaxed) && atomic_exchange(&host->look, 0))
+        arm(host, INTERRUPTED);
+    if (new > old) {
+        if ((const char *)__builtin_frame_address(0) < host->floor && !(host->pending & TOO_DEEP)) arm(host, TOO_DEEP);
+        if (host->limit && !make_room(host, new - old)) return NULL;
+    }
     void *made = host->allocate(host->allocator, block, old, new);
-    if (!made && new > 0) return NULL;
-    host->used += new - old;
-    if (host->limit) set_pace(host);
+    if (made || new == 0) host->used += new - old;
     return made;
 }
 
@@ -253,14 +283,14 @@ void cf_host_enter(cf_host *host) {
     if (atomic_exchange(&host->asked, 0) && context) (void)cfx_check(context);
     atomic_store(&host->look, 0);
     host->floor = find_floor();
-    host->too_deep = 0;
+    atomic_store(&host->pending, 0);
     atomic_store(&host->running, 1);
 }
 
 void cf_host_leave(cf_host *host) {
     atomic_store(&host->running, 0);
     host->floor = NULL;
-    if (atomic_load(&host->asked)) lua_sethook(host->L, NULL, 0, 0);
+    if (host->pending) lua_sethook(host->L, NULL, 0, 0);
 }
 
 int cf_host_protect(cf_host *host, lua_CFunction f, void *data, const char **message) {
@@ -325,10 +355,6 @@ int cf_host_call(lua_State *L, int nargs) {
     const int status = lua_pcall(L, nargs, 0, handler);
     cf_host_leave(host);
     lua_remove(L, handler);
-    if (status == LUA_ERRMEM && host->too_deep) {
-        lua_pushstring(L, cf_host_too_deep);
-        lua_replace(L, -2);
-    }
     if (status != 0) cf_host_collect(host); /* what the error cut off may hold devices' memory */
     return status;
 }
@@ -336,7 +362,8 @@ int cf_host_call(lua_State *L, int nargs) {
 void cf_host_interrupt(void) {
     cf_host *host = atomic_load(&program);
     if (!host || !atomic_load(&host->running)) return;
+    atomic_store(&host->asked, 1);
     cfx_context *context = atomic_load(&host->context);
     if (context) cfx_interrupt(context);
-    arm(host);
+    arm(host, INTERRUPTED);
 }

@@ -21,9 +21,8 @@ typedef struct cf_host {
     lua_Alloc allocate; /* LuaJIT's */
     void *allocator;
     size_t used, limit;             /* bytes; limit 0: none */
-    size_t eighth;                  /* of the limit that is used */
-    const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: not known */
-    int32_t too_deep;               /* it grew further */
+    const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: any */
+    _Atomic int32_t pending;        /* what the hook is armed for */
     cfx_engine *engine;             /* NULL: the program */
     _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
     _Atomic int32_t running;        /* a call is under way */
@@ -74,9 +73,6 @@ void cf_host_check(lua_State *L);
 
 /* Puts "source:line: " of the first frame outside the library on the stack, which errors are blamed on. */
 void cf_host_where(lua_State *L);
-
-/* What a state's memory error means if it was too_deep. */
-extern const char cf_host_too_deep[];
 
 /* Collects all garbage, whatever finalisers raise. */
 void cf_host_collect(cf_host *host);
