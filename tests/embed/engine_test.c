@@ -1,54 +1,12 @@
 /* What engines promise, and what they refuse. */
 #include "test.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-static cfx_engine *engine_with(cfx_engine_options options) {
-    cfx_engine *engine = NULL;
-    options.size = sizeof options;
-    options.devices = options.devices ? options.devices : "cpu";
-    options.threads = 1;
-    if (cfx_engine_new(&options, &engine) != CFX_OK) printf("# %s\n", cfx_error()), exit(2);
-    return engine;
-}
-static cfx_engine *new_engine(void) { return engine_with((cfx_engine_options){0}); }
-
-static void free_engine(cfx_engine *engine) { CHECK_STATUS(cfx_engine_free(engine), CFX_OK); }
-
-static void run(cfx_engine *engine, const char *text) {
-    CHECK_STATUS(cfx_engine_run_buffer(engine, text, strlen(text), "t.lua"), CFX_OK);
-}
-
-/* A script that fails, and what the first line of its message ends in. */
-static void refuses(cfx_engine *engine, const char *text, cfx_status status, const char *message) {
-    CHECK_STATUS(cfx_engine_run_buffer(engine, text, strlen(text), "t.lua"), status);
-    const char *got = cfx_engine_error(engine);
-    const size_t line = strcspn(got, "\n"), n = strlen(message);
-    if (line < n || strncmp(got + line - n, message, n) != 0)
-        printf("# expected \"%s\", got \"%s\"\n", message, got), CHECK(!"the message");
-    CHECK(strncmp(cfx_error(), got, 1000) == 0);
-}
-
-static int has(const char *text, const char *part) {
-    if (strstr(text, part)) return 1;
-    printf("# expected \"%s\" in \"%s\"\n", part, text);
-    return 0;
-}
+#include "engines.h"
 
 static cfx_value number(double n) { return (cfx_value){.kind = CFX_NUMBER, .as = {.number = n}}; }
 static cfx_value text(const char *s, size_t n) { return (cfx_value){.kind = CFX_STRING, .as = {.string = {s, n}}}; }
 static cfx_value tensor(const cfx_tensor *x) { return (cfx_value){.kind = CFX_TENSOR, .as = {.tensor = *x}}; }
 static cfx_device *device_of(const cfx_engine *engine) { return cfx_device_at(cfx_engine_context(engine), 0); }
-
-/* The number that the Lua function returns. */
-static double ask(cfx_engine *engine, const char *name) {
-    cfx_value result;
-    if (!CHECK_STATUS(cfx_engine_call(engine, name, 0, NULL, 1, &result), CFX_OK)) return NAN;
-    return result.kind == CFX_NUMBER ? result.as.number : NAN;
-}
 
 /* ---- scripts --------------------------------------------------------------------------------------- */
 
@@ -115,74 +73,6 @@ TEST(os_exit_does_not_end_the_program_that_the_script_runs_in) {
     refuses(engine, "x = 1\nos.exit(3)", CFX_ESCRIPT,
             "t.lua:2: os.exit: this script runs inside another program, which it cannot end");
     refuses(engine, "coroutine.wrap(function() os.exit(0, true) end)()", CFX_ESCRIPT, "which it cannot end");
-    free_engine(engine);
-}
-
-TEST(stacks_that_overflow_are_errors) {
-    static const char *const deep[] = {
-        "local function f() return (('x'):gsub('x', f)) end f()",
-        "local function f() coroutine.resume(coroutine.create(f)) error 'no' end f()",
-        "local function f() return 1 + f() end f()",
-        "local t = setmetatable({}, {__index = function(t, k) return t[k + 1] .. '' end}) return t[1]",
-        "local function f() table.sort({1, 2, 3}, f) end f()",
-    };
-    for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
-        cfx_engine *engine = new_engine();
-        CHECK_STATUS(cfx_engine_run_string(engine, deep[i]), CFX_ESCRIPT);
-        run(engine, "assert(require('conflux').ones(3):sum():item() == 3)");
-        CHECK_STATUS(cfx_engine_run_string(engine, "unpack({}, 1, 1e7)"), CFX_ESCRIPT);
-        free_engine(engine);
-    }
-}
-
-/* ---- memory ---------------------------------------------------------------------------------------- */
-
-TEST(lua_out_of_memory_is_an_error_and_what_it_held_is_free_again) {
-    cfx_engine *engine = engine_with((cfx_engine_options){.lua_memory_limit = 16 << 20});
-    static const char *const greedy[] = {
-        "local t = {} for i = 1, 1e9 do t[i] = {i} end",
-        "local s = 'x' while true do s = s .. s end",
-        "coroutine.wrap(function() local t = {} for i = 1, 1e9 do t[i] = 'number ' .. i end end)()",
-        "local t = {} for i = 1, 1e9 do t[i] = function() return i end end",
-        "local ffi = require 'ffi' local t = {} for i = 1, 1e9 do t[i] = ffi.new 'char[1000]' end",
-        "jit.off() local t = {} for i = 1, 1e9 do t[i] = {i} end",
-    };
-    for (int round = 0; round < 3; round++) {
-        for (size_t i = 0; i < sizeof greedy / sizeof *greedy; i++) {
-            CHECK_STATUS(cfx_engine_run_string(engine, greedy[i]), CFX_EMEMORY);
-            CHECK(has(cfx_engine_error(engine), "not enough memory: Lua's limit is 16777216 bytes"));
-        }
-    }
-    run(engine, "local cf = require 'conflux' y = (cf.ones(3) + 1):sum():item()");
-    run(engine, "function value() return y end");
-    CHECK_EQ(ask(engine, "value"), 6);
-    free_engine(engine);
-}
-
-TEST(garbage_does_not_count_as_memory_that_is_out) {
-    cfx_engine *engine = engine_with((cfx_engine_options){.lua_memory_limit = 16 << 20});
-    run(engine, "keep = {} for i = 1, 250 do keep[i] = ('x'):rep(40000) .. i end"); /* 10 MB of 16 */
-    run(engine, "for i = 1, 3e5 do local t = {i, i} local s = 'garbage ' .. i end");
-    run(engine, "jit.off() for i = 1, 3e5 do local t = {i, i} local s = 'rubbish ' .. i end");
-    free_engine(engine);
-}
-
-TEST(a_limit_that_not_even_an_empty_state_fits_in_is_refused) {
-    cfx_engine *engine = NULL;
-    for (size_t limit = 1; limit < 80000; limit += 7919) {
-        const cfx_engine_options options = {.size = sizeof options, .devices = "cpu", .lua_memory_limit = limit};
-        const cfx_status status = cfx_engine_new(&options, &engine);
-        CHECK(status == CFX_EMEMORY || status == CFX_OK);
-        if (status == CFX_OK) free_engine(engine);
-        else CHECK(has(cfx_error(), "engine: a Lua state does not fit in its limit of"));
-    }
-}
-
-TEST(device_memory_keeps_to_its_limit) {
-    cfx_engine *engine = engine_with((cfx_engine_options){.memory_limit = 8 << 20});
-    CHECK_STATUS(cfx_engine_run_string(engine, "x = require('conflux').zeros(1024, 1024, 4)"), CFX_ESCRIPT);
-    CHECK(has(cfx_engine_error(engine), "out of memory"));
-    run(engine, "x = require('conflux').zeros(1024, 1024)");
     free_engine(engine);
 }
 
@@ -486,133 +376,6 @@ TEST(the_progress_hook_may_interrupt) {
     refuses(engine, "local bar = require('conflux').progress(1)\nbar:update()\nx = 1", CFX_EINTERRUPT,
             "t.lua:2: interrupted!");
     run(engine, "assert(not x)");
-    free_engine(engine);
-}
-
-/* ---- interrupts ------------------------------------------------------------------------------------ */
-
-typedef struct stopper {
-    cfx_engine *engine;
-    pthread_t thread;
-    _Atomic int begun; /* the script has */
-} stopper;
-
-static int32_t begin(void *data, int32_t nargs, const cfx_value *args, int32_t nresults, cfx_value *results) {
-    (void)nargs, (void)args, (void)nresults, (void)results;
-    atomic_store(&((stopper *)data)->begun, 1);
-    return 0;
-}
-
-static void *interrupt(void *data) {
-    stopper *s = data;
-    while (!atomic_load(&s->begun)) usleep(100);
-    usleep(5000);
-    cfx_engine_interrupt(s->engine);
-    return NULL;
-}
-
-TEST(an_interrupt_from_another_thread_ends_the_call) {
-    static const char *const endless[] = {
-        "local cf = require 'conflux' local x = cf.ones(10) begin() while true do x = x * 1 end",
-        "local cf = require 'conflux' local x = cf.ones(10) begin() while true do (x + 1):sum():item() end",
-        "begin() local i, t = 0, {} while true do i = i + 1 t[1] = 'number ' .. i end",
-        "begin() local t while true do t = {t and #t} end",
-        "jit.off() begin() local i = 0 while true do i = i + 1 local s = 'number ' .. i end",
-        "begin() coroutine.wrap(function() while true do local f = function() end f() end end)()",
-        "begin() while true do nothing() end",
-    };
-    stopper s = {.engine = new_engine()};
-    CHECK_STATUS(cfx_engine_register(s.engine, "begin", begin, &s), CFX_OK);
-    CHECK_STATUS(cfx_engine_register(s.engine, "nothing", begin, &s), CFX_OK);
-    for (size_t i = 0; i < sizeof endless / sizeof *endless; i++) {
-        atomic_store(&s.begun, 0);
-        if (pthread_create(&s.thread, NULL, interrupt, &s) != 0) printf("# no thread\n"), exit(2);
-        CHECK_STATUS(cfx_engine_run_string(s.engine, endless[i]), CFX_EINTERRUPT);
-        CHECK(has(cfx_engine_error(s.engine), "interrupted!"));
-        pthread_join(s.thread, NULL);
-        run(s.engine, "local t = {} for i = 1, 1000 do t[i] = {} end x = require('conflux').ones(3):sum():item()");
-    }
-    free_engine(s.engine);
-}
-
-TEST(an_interrupt_while_nothing_runs_interrupts_nothing) {
-    cfx_engine *engine = new_engine();
-    cfx_engine_interrupt(engine);
-    run(engine, "x = require('conflux').ones(3):sum():item()");
-    cfx_engine_interrupt(engine);
-    CHECK_STATUS(cfx_check(cfx_engine_context(engine)), CFX_OK);
-    free_engine(engine);
-}
-
-/* ---- engines that were stopped in the middle --------------------------------------------------------- */
-
-static const char training[] =
-    "cf = require 'conflux' local nn, optim = cf.nn, cf.optim\n"
-    "local models = cf.replicate(nn.Chain(nn.Dense(20, 33, 'tanh'), nn.Dropout(0.1), nn.Dense(33, 7)))\n"
-    "local states = cf.withdevices(function(i) return optim.Adam(1e-2):setup(models[i]) end)\n"
-    "function train(steps)\n"
-    "  local x, y, loss = cf.randn(50, 20), cf.randint(0, 6, 50)\n"
-    "  for step = 1, steps do\n"
-    "    local grads = cf.withdevices(function(i, device)\n"
-    "      local dx, dy = device(x), device(y)\n"
-    "      local l, g = cf.withgradient(function(m) return nn.crossentropy(m(dx), dy) end, models[i])\n"
-    "      loss = l return g\n"
-    "    end)\n"
-    "    cf.allreduce('avg', grads)\n"
-    "    cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)\n"
-    "  end\n"
-    "  return loss:item()\n"
-    "end";
-static const char goes_on[] = "assert(cf.device() == 'cpu' and require('conflux.core').stream() == 0)\n"
-                              "local loss = train(2) assert(loss == loss)";
-
-typedef struct delay {
-    cfx_engine *engine;
-    useconds_t microseconds;
-} delay;
-
-static void *interrupt_later(void *data) {
-    const delay *d = data;
-    usleep(d->microseconds);
-    cfx_engine_interrupt(d->engine);
-    return NULL;
-}
-
-TEST(an_interrupt_at_any_moment_of_training_leaves_an_engine_that_goes_on) {
-    delay d = {.engine = engine_with((cfx_engine_options){.devices = "cpu*2"})};
-    run(d.engine, training);
-    srand(1);
-    for (int i = 0; i < 60; i++) {
-        pthread_t thread;
-        d.microseconds = 1000 + (useconds_t)rand() % 8000;
-        if (pthread_create(&thread, NULL, interrupt_later, &d) != 0) printf("# no thread\n"), exit(2);
-        const cfx_status status = cfx_engine_run_string(d.engine, "train(1e9)");
-        pthread_join(thread, NULL);
-        if (!CHECK_STATUS(status, CFX_EINTERRUPT)) break;
-        run(d.engine, goes_on);
-    }
-    free_engine(d.engine);
-}
-
-TEST(memory_that_runs_out_at_any_moment_of_training_leaves_an_engine_that_goes_on) {
-    cfx_engine *engine = engine_with((cfx_engine_options){.devices = "cpu*2", .lua_memory_limit = 4 << 20});
-    int out = 0;
-    run(engine, training);
-    run(engine, "train(3)");
-    for (int free_kib = 10; free_kib < 250; free_kib += 2) {
-        char hog[200];
-        snprintf(hog, sizeof hog,
-                 "collectgarbage() collectgarbage() hog = {}\n"
-                 "while collectgarbage 'count' < 4096 - %d do hog[#hog + 1] = ('x'):rep(2000) .. #hog end",
-                 free_kib);
-        cfx_status status = cfx_engine_run_string(engine, hog);
-        if (status == CFX_OK) status = cfx_engine_run_string(engine, "train(20)");
-        CHECK(status == CFX_OK || CHECK_STATUS(status, CFX_EMEMORY));
-        out += status == CFX_EMEMORY;
-        run(engine, "hog = nil collectgarbage()");
-        run(engine, goes_on);
-    }
-    CHECK(out > 10);
     free_engine(engine);
 }
 
