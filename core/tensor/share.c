@@ -44,13 +44,7 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
         return status;
     }
     out->_buffer->fresh = 0; /* the value is there */
-    out->_offset = 0;
-    out->_tape = 0;
-    out->_node = 0;
-    out->_dtype = (uint8_t)dtype;
-    out->_flags = 0;
-    out->_lent = 0;
-    cf_set_packed(out, ndim, shape);
+    cf_cover(out, dtype, ndim, shape);
     return CFX_OK;
 }
 

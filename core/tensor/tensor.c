@@ -178,6 +178,16 @@ void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
     }
 }
 
+void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape) {
+    x->_offset = 0;
+    x->_tape = 0;
+    x->_node = 0;
+    x->_dtype = (uint8_t)dtype;
+    x->_flags = 0;
+    x->_lent = 0;
+    cf_set_packed(x, ndim, shape);
+}
+
 cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     if (out->_buffer) {
         char have[256], want[192];
@@ -191,13 +201,7 @@ cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t
     for (int d = 0; d < ndim; d++)
         if (!cf_mul_size(bytes, (size_t)shape[d], &bytes)) return cf_fail(CFX_EMEMORY, "out of memory: size overflow");
     CF_TRY(buffer_new(device, bytes, &out->_buffer));
-    out->_offset = 0;
-    out->_tape = 0;
-    out->_node = 0;
-    out->_dtype = (uint8_t)dtype;
-    out->_flags = 0;
-    out->_lent = 0;
-    cf_set_packed(out, ndim, shape);
+    cf_cover(out, dtype, ndim, shape);
     return CFX_OK;
 }
 

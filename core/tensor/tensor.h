@@ -71,6 +71,8 @@ cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t
 /* A handle on the same buffer with another view; nothing of the watch. */
 void cf_alias(const cfx_tensor *x, cfx_tensor *out);
 void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape);
+/* Makes x, whose buffer is set, the whole of it, and no view, watched or frozen. */
+void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape);
 void cf_buffer_retain(cf_buffer *buffer);
 void cf_buffer_release(cf_buffer *buffer);
 
