@@ -139,31 +139,35 @@ static const char goes_on[] = "assert(cf.device() == 'cpu' and require('conflux.
                               "local loss = train(2) assert(loss == loss)";
 
 typedef struct delay {
-    cfx_engine *engine;
+    stopper stopper;
     useconds_t microseconds;
 } delay;
 
 static void *interrupt_later(void *data) {
-    const delay *d = data;
+    delay *d = data;
+    while (!atomic_load(&d->stopper.begun)) usleep(100);
     usleep(d->microseconds);
-    cfx_engine_interrupt(d->engine);
+    cfx_engine_interrupt(d->stopper.engine);
     return NULL;
 }
 
 TEST(an_interrupt_at_any_moment_of_training_leaves_an_engine_that_goes_on) {
-    delay d = {.engine = engine_with((cfx_engine_options){.devices = "cpu*2"})};
-    run(d.engine, training);
+    delay d = {.stopper = {.engine = engine_with((cfx_engine_options){.devices = "cpu*2"})}};
+    cfx_engine *engine = d.stopper.engine;
+    CHECK_STATUS(cfx_engine_register(engine, "begin", begin, &d.stopper), CFX_OK);
+    run(engine, training);
     srand(1);
     for (int i = 0; i < 60; i++) {
         pthread_t thread;
-        d.microseconds = 1000 + (useconds_t)rand() % 8000;
+        d.microseconds = (useconds_t)rand() % 8000;
+        atomic_store(&d.stopper.begun, 0);
         if (pthread_create(&thread, NULL, interrupt_later, &d) != 0) printf("# no thread\n"), exit(2);
-        const cfx_status status = cfx_engine_run_string(d.engine, "train(1e9)");
+        const cfx_status status = cfx_engine_run_string(engine, "begin() train(1e9)");
         pthread_join(thread, NULL);
         if (!CHECK_STATUS(status, CFX_EINTERRUPT)) break;
-        run(d.engine, goes_on);
+        run(engine, goes_on);
     }
-    free_engine(d.engine);
+    free_engine(engine);
 }
 
 TEST(memory_that_runs_out_at_any_moment_of_training_leaves_an_engine_that_goes_on) {
