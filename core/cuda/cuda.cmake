@@ -85,7 +85,10 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
     target_compile_features(${target} PRIVATE cxx_std_17)
     target_compile_definitions(${target} PRIVATE CF_EMULATED)
     target_include_directories(${target} PRIVATE tests/cuda)
-    target_compile_options(${target} PRIVATE -Wno-unused-function $<$<BOOL:${CONFLUX_SANITIZE}>:-O1>) # -O2 takes minutes
+    target_compile_options(${target} PRIVATE -Wno-unused-function)
+    if(CONFLUX_SANITIZE)
+      target_compile_options(${target} PRIVATE -O1) # -O2 takes minutes
+    endif()
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
   endfunction()
 
