@@ -35,6 +35,8 @@ static struct {
 #undef X
 } nccl;
 
+static std::mutex lock; /* of the library and of the list of groups */
+
 static cfx_status load(void) {
     static bool is_loaded;
     int version = 0;
@@ -56,11 +58,13 @@ static cfx_status load(void) {
     return CFX_OK;
 }
 
-/* How long a collective may stand still, in seconds. */
+/* How long a collective may stand still, in seconds; 0: what the environment says is no such number. */
 static double deadline(void) {
     const char *text = getenv("CONFLUX_COLLECTIVE_TIMEOUT");
-    const double seconds = text ? atof(text) : 0;
-    return seconds > 0 ? seconds : 600;
+    if (!text || !*text) return 600;
+    char *end;
+    const double seconds = strtod(text, &end);
+    return end != text && !*end && seconds > 0 ? seconds : 0;
 }
 
 static double seconds_since(moment then) {
@@ -69,6 +73,7 @@ static double seconds_since(moment then) {
 
 void cf_cuda_nccl_about(char *text, size_t bytes) {
     int version = 0;
+    std::lock_guard<std::mutex> guard(lock);
     if (load() != CFX_OK || nccl.GetVersion(&version) != ncclSuccess) snprintf(text, bytes, "no NCCL: %s", cfx_error());
     else snprintf(text, bytes, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
@@ -93,7 +98,6 @@ struct cf_cuda_group {
     std::mutex lock;
 };
 
-static std::mutex lock; /* of the list */
 static cf_cuda_group *groups;
 
 static void give_up(cf_cuda_group *group, const char *why) {
@@ -181,6 +185,9 @@ static cfx_status group_of(int32_t n, void *const *states, void **out) {
     cf_cuda_group *group = find(n, states);
     if (!group) {
         CF_TRY(load());
+        if (deadline() == 0)
+            return cf_fail(CFX_EARG, "CONFLUX_COLLECTIVE_TIMEOUT: expected seconds, more than 0, got '%s'",
+                           getenv("CONFLUX_COLLECTIVE_TIMEOUT"));
         group = new (std::nothrow) cf_cuda_group();
         if (!group) return cf_fail(CFX_EMEMORY, "out of host memory: a group of GPUs");
         group->n = n;

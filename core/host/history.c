@@ -193,6 +193,7 @@ static int replace(const char *path, const char *old, size_t length, const char 
         if (fd >= 0) close(fd);
     } else {
         if (fwrite(old, 1, length, file) != length || fputs(line, file) < 0) error = errno;
+        if (!error && (fflush(file) != 0 || fsync(fd) != 0)) error = errno;
         if (fclose(file) != 0 && !error) error = errno;
         if (!error && rename(temporary, path) != 0) error = errno;
     }

@@ -9,6 +9,7 @@ static int gpus(void) {
     char why[256];
     const cf_backend *cuda = cf_backend_of("cuda:0");
     const int n = cuda ? cuda->count(why, sizeof why) : 0;
+    if (n == 0) printf("# there is no GPU: nothing is tested here\n");
     return n < 5 ? n : 5;
 }
 

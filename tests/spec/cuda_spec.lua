@@ -101,6 +101,8 @@ describe("the CUDA plugin #program", function()
     if not emulated then return pending "the emulated plugin is not built" end
     assert.matches("NCCL is too old: version 2704, expected 21400 or newer", (between "FAKE_NCCL=old"))
     assert.matches("NCCL cannot join these GPUs: invalid usage: no network", (between "FAKE_NCCL=mute"))
+    assert.matches("CONFLUX_COLLECTIVE_TIMEOUT: expected seconds, more than 0, got '5 min'",
+      (between "CONFLUX_COLLECTIVE_TIMEOUT='5 min'"))
     local out, err = between "FAKE_NCCL=mute CONFLUX_EMULATED_PEERS=1"
     assert.equal(("1\ttrue\t3\n2\ttrue\t6\n3\ttrue\t12\n"):rep(2), out)
     assert.matches("warning: NCCL cannot join.*; replicas are joined in each other's memory instead\n$", err)
