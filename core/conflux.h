@@ -142,8 +142,8 @@ typedef struct cfx_context_options {
 
 /* Makes a context; `options` NULL: the default of each.  Fails with CFX_EARG for a spec whose devices do not exist. */
 CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out);
-/* Drops what has not begun (cfx_sync waits for it), then frees everything but tensor handles still held, which
- * become void. */
+/* Drops what has not begun (cfx_sync waits for it), then frees everything but tensor handles and tapes still held,
+ * which become void. */
 CFX_API void cfx_context_free(cfx_context *context);
 
 /* Makes `spec` the run's devices: names separated by commas, "cpu", "cpu:1", "cpu*2".  Refused while a
@@ -349,7 +349,8 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
 
 /* ---- gradients ------------------------------------------------------------------------------------- */
 
-/* Watches the n handles until the tape ends. */
+/* Watches the n handles until the tape ends.  The caller owns *out, and gives it back with cfx_tape_end: also after
+ * the context has ended, which voids it. */
 CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out);
 /* Walks back from the scalar `loss`.  grads[i] receives the gradient of watched[i]: an empty handle gets a
  * new tensor, one that has a buffer (of watched[i]'s shape and dtype) is written, or with `accumulate` added
@@ -358,8 +359,9 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
                                      int32_t accumulate);
 /* Goes on after CFX_CUSTOM; may return it again. */
 CFX_API cfx_status cfx_tape_resume(cfx_tape *tape);
-/* Ends the tape: its watches are void, what it kept is released.  Cannot fail. */
-CFX_API void cfx_tape_end(cfx_tape *tape);
+/* Ends the tape, whatever it was doing, and zeroes the pointer: its watches are void, what it kept is released.  Cannot
+ * fail; an empty pointer does nothing, so that a collector may call it too. */
+CFX_API void cfx_tape_end(cfx_tape **tape);
 /* 1 if a live tape watches x. */
 CFX_API int32_t cfx_is_watched(const cfx_tensor *x);
 /* Records `out` as made by host code from n inputs; `id` comes back from cfx_tape_custom. */

@@ -149,11 +149,33 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
 
 /* ---- the life of a tape ----------------------------------------------------------------------------- */
 
-static void end_all(cfx_context *context) {
-    for (cfx_tape *tape = context->tapes, *next; tape; tape = next) {
-        next = tape->next;
-        cfx_tape_end(tape);
+/* Voids the watches and releases what was kept: all but the struct, which is the caller's to end. */
+static void clear(cfx_tape *tape) {
+    for (cfx_tape **at = &tape->context->tapes; *at; at = &(*at)->next) {
+        if (*at != tape) continue;
+        *at = tape->next;
+        break;
     }
+    for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
+    for (int32_t i = 0; tape->places && i < tape->leaves; i++) {
+        if (tape->places[i]._buffer) cf_buckets_abort(&tape->places[i]);
+        cfx_release(&tape->places[i]);
+    }
+    free(tape->places);
+    free(tape->pending);
+    free(tape->given);
+    free(tape->nodes);
+    tape->context = NULL;
+}
+
+static void end_all(cfx_context *context) {
+    while (context->tapes) clear(context->tapes);
+}
+
+static cfx_status check_tape(const char *function, const cfx_tape *tape) {
+    if (!tape) return cf_fail(CFX_EARG, "%s: argument 'tape': expected a tape, got none", function);
+    if (!tape->context) return cf_fail(CFX_EARG, "%s: argument 'tape': the tape's context has ended", function);
+    return CFX_OK;
 }
 
 /* Handles on one view are one parameter: its gradient is that of the first, whose number inputs[0].node holds. */
@@ -213,23 +235,11 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
     return CFX_OK;
 }
 
-CFX_API void cfx_tape_end(cfx_tape *tape) {
-    if (!tape) return;
-    for (cfx_tape **at = &tape->context->tapes; *at; at = &(*at)->next) {
-        if (*at != tape) continue;
-        *at = tape->next;
-        break;
-    }
-    for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
-    for (int32_t i = 0; tape->places && i < tape->leaves; i++) {
-        if (tape->places[i]._buffer) cf_buckets_abort(&tape->places[i]);
-        cfx_release(&tape->places[i]);
-    }
-    free(tape->places);
-    free(tape->pending);
-    free(tape->given);
-    free(tape->nodes);
-    free(tape);
+CFX_API void cfx_tape_end(cfx_tape **tape) {
+    if (!tape || !*tape) return;
+    if ((*tape)->context) clear(*tape);
+    free(*tape);
+    *tape = NULL;
 }
 
 /* ---- the walk --------------------------------------------------------------------------------------- */
@@ -413,6 +423,7 @@ static cfx_status walk(cfx_tape *tape) {
 
 CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
                                      int32_t accumulate) {
+    CF_TRY(check_tape("withgradient", tape));
     CF_TRY(cf_check_tensor("withgradient", "f", loss));
     if (cf_numel(loss) != 1) {
         char text[256];
@@ -454,6 +465,7 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
 }
 
 CFX_API cfx_status cfx_tape_resume(cfx_tape *tape) {
+    CF_TRY(check_tape("resume", tape));
     if (!tape->walking || !tape->custom) return cf_fail(CFX_ESTATE, "resume: the tape waits for no custom gradient");
     return walk(tape);
 }
@@ -485,6 +497,7 @@ CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *cons
 static cf_node *custom_node(cfx_tape *tape) { return tape->walking && tape->custom ? &tape->nodes[tape->at] : NULL; }
 
 CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad) {
+    CF_TRY(check_tape("custom", tape));
     cf_node *node = custom_node(tape);
     if (!node) return cf_fail(CFX_ESTATE, "custom: the tape waits for no custom gradient");
     *id = (int32_t)node->i[0];
@@ -492,6 +505,7 @@ CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad
 }
 
 CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *grad) {
+    CF_TRY(check_tape("give", tape));
     cf_node *node = custom_node(tape);
     CF_TRY(cf_check_tensor("op", "gradient", grad));
     if (!node) return cf_fail(CFX_ESTATE, "give: the tape waits for no custom gradient");

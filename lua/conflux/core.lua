@@ -18,7 +18,7 @@ local collectgarbage, error, tonumber, tostring, type = collectgarbage, error, t
 local getinfo = debug.getinfo
 
 local ABI = 1
-local CFX_EMEMORY, CFX_EIO, CFX_EINTERRUPT = 2, 4, 6
+local CFX_EMEMORY, CFX_EIO, CFX_ESTATE, CFX_EINTERRUPT = 2, 4, 5, 6
 
 -- ---- the library ------------------------------------------------------------------------------------------
 
@@ -314,14 +314,15 @@ local function new()
   return tensor_t()
 end
 
---- What to do when a C call returned `st` ~= 0: out of memory collects and calls f(...) once more; else, and if
--- that fails too, raises the error.  Returns the status of a second call that did not fail.
+--- What to do when a C call returned `st` ~= 0: out of memory collects and calls f(...) once more, and so does what is
+-- in the way of the call, which may be the tape of a coroutine that was dropped; else, and if that fails too, raises
+-- the error.  Returns the status of a second call that did not fail.
 ---@param st integer
 ---@param f? ffi.cdata* the C function
 ---@param ... any its arguments
 ---@return integer
 local function settle(st, f, ...)
-  if st == CFX_EMEMORY and f and context then
+  if (st == CFX_EMEMORY or st == CFX_ESTATE) and f and context then
     collectgarbage()
     collectgarbage()
     C.cfx_debt_paid(context)

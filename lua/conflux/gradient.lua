@@ -2,7 +2,8 @@
 --
 -- The tape lives in C and belongs to one call of withgradient: the handles of the model's parameters are watched
 -- while `f` runs, whatever is computed from them is recorded, and the walk back over it fills a fresh gradient.
--- The tape ends with the call, also when `f` raises; what escapes from `f` is then a constant.
+-- The tape ends with the call, also when `f` raises; what escapes from `f` is then a constant.  Of a call that never
+-- comes back, in a coroutine that is dropped, the scheduler or the collector ends it.
 -- @module conflux.gradient
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -10,25 +11,36 @@ local plans = require "conflux.plan"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local error, pcall, select, tonumber, type, unpack = error, pcall, select, tonumber, type, unpack
+local error, pcall, select, setmetatable, tonumber, type, unpack =
+  error, pcall, select, setmetatable, tonumber, type, unpack
+local running = coroutine.running
 
 local tape_t = ffi.typeof "cfx_tape *[1]"
 local id_t = ffi.typeof "int32_t[1]"
 
-local tapes = {} -- of tape id -> its custom nodes: {spec, inputs, outputs}
+-- A call of withgradient: its tape, and by number the custom nodes on it ({spec, inputs, outputs}).  The call's frame
+-- holds it and nothing else does, so that the collector ends the tape of a frame that is gone.
+local calls = setmetatable({}, {__mode = "v"}) -- by the id of the tape
 local run_custom
 
 -- ---- withgradient -------------------------------------------------------------------------------------------
 
+-- The tape has its owner before it begins: an error may come between any two lines.
 local function begin(plan)
-  local out = tape_t()
-  local st = C.cfx_tape_begin(core.context(), plan.trainable, plan.watched, out)
-  if st ~= 0 then settle(st, C.cfx_tape_begin, core.context(), plan.trainable, plan.watched, out) end
-  return out[0]
+  local tape = ffi.gc(tape_t(), C.cfx_tape_end)
+  local call, task = {tape = tape}, core.task
+  local st = C.cfx_tape_begin(core.context(), plan.trainable, plan.watched, tape)
+  if st ~= 0 then settle(st, C.cfx_tape_begin, core.context(), plan.trainable, plan.watched, tape) end
+  local id = tonumber(plan.watched[0]._tape)
+  call.id, calls[id] = id, call
+  if task and running() == task.co then
+    call.task, call.outer, task.call = task, task.call, call
+  end
+  return call
 end
 
 -- Walks back from what f returned first.  A custom op's backward runs here, in the coroutine of the call.
-local function walk(fname, plan, tape, id, into, loss, ...)
+local function walk(fname, plan, call, into, loss, ...)
   if not is_tensor(loss) then
     check.arg(fname, "f", "a function whose first result is a tensor of one number",
       loss == nil and "no result" or "a " .. type(loss))
@@ -47,23 +59,25 @@ local function walk(fname, plan, tape, id, into, loss, ...)
   else
     g = plan:gradient()
   end
-  local st = C.cfx_tape_backward(tape, loss, plan.watched_grads, into and 1 or 0)
+  local tape = call.tape
+  local st = C.cfx_tape_backward(tape[0], loss, plan.watched_grads, into and 1 or 0)
   while st == C.CFX_CUSTOM do
-    run_custom(tape, id)
-    st = C.cfx_tape_resume(tape)
+    run_custom(tape[0], call)
+    st = C.cfx_tape_resume(tape[0])
   end
   if st ~= 0 then settle(st) end
   return g, loss, ...
 end
 
-local function run(fname, plan, tape, id, into, f, model, ...)
-  return walk(fname, plan, tape, id, into, f(model, ...))
+local function run(fname, plan, call, into, f, model, ...)
+  return walk(fname, plan, call, into, f(model, ...))
 end
 
 -- The gradient comes last.
-local function finish(tape, id, ok, g, ...)
-  C.cfx_tape_end(tape)
-  tapes[id] = nil
+local function finish(call, ok, g, ...)
+  C.cfx_tape_end(call.tape)
+  calls[call.id] = nil
+  if call.task then call.task.call = call.outer end
   if not ok then error(g, 0) end
   local n = select("#", ...)
   if n == 1 then return (...), g end
@@ -77,9 +91,8 @@ local function with(fname, into, f, model, ...)
   core.at_line()
   local plan = plans.of(fname, "model", model)
   if plan.trainable == 0 then check.arg(fname, "model", "a parameter that is not frozen", "frozen ones only") end
-  local tape = begin(plan)
-  local id = tonumber(plan.watched[0]._tape)
-  return finish(tape, id, pcall(run, fname, plan, tape, id, into, f, model, ...))
+  local call = begin(plan)
+  return finish(call, pcall(run, fname, plan, call, into, f, model, ...))
 end
 
 --- Calls `f(model, ...)` and differentiates its first result, one number, by the model's parameters.
@@ -146,11 +159,7 @@ local function record(spec, inputs, n, y, ...)
   if not watched then return y end
   -- A result that is an input, or a view that forward was given, gets a handle of its own.
   y = detach(y)
-  local nodes = tapes[tonumber(watched._tape)]
-  if not nodes then
-    nodes = {}
-    tapes[tonumber(watched._tape)] = nodes
-  end
+  local nodes = calls[tonumber(watched._tape)]
   local saved = {n = n, count = select("#", ...), spec = spec, positions = positions, y = detach(y), ...}
   saved.inputs = {}
   for k = 1, n do saved.inputs[k] = detach(inputs[k]) end
@@ -172,11 +181,10 @@ local function call_backward(saved, dy)
   return {saved.spec.backward(unpack(arguments, 1, n + 2 + saved.count))}
 end
 
-function run_custom(tape, id)
+function run_custom(tape, nodes)
   local node, dy = id_t(), new()
   local st = C.cfx_tape_custom(tape, node, dy)
   if st ~= 0 then settle(st) end
-  local nodes = tapes[id]
   local saved = nodes[node[0]]
   local grads = call_backward(saved, dy)
   for place = 1, #saved.positions do

@@ -151,15 +151,10 @@ local function new_layout(n, array, paths)
   return ffi.gc(out[0], C.cfx_layout_free)
 end
 
--- Moves plain parameters into new flat buffers.  A view that nobody holds any more may still count as one until
--- it is collected.
+-- Moves plain parameters into new flat buffers.  A view that nobody holds any more counts as one until settle
+-- collects it.
 local function pack(layout, device, array)
   local st = C.cfx_layout_pack(layout, device, array)
-  if st == C.CFX_ESTATE then
-    collectgarbage()
-    collectgarbage()
-    st = C.cfx_layout_pack(layout, device, array)
-  end
   if st ~= 0 then settle(st, C.cfx_layout_pack, layout, device, array) end
 end
 

@@ -11,8 +11,8 @@ local check = require "conflux.check"
 local C = core.C
 local create, resume, running, yield = coroutine.create, coroutine.resume, coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
-local error, rawget, select, setmetatable, tostring, type, unpack =
-  error, rawget, select, setmetatable, tostring, type, unpack
+local error, pcall, rawget, select, setmetatable, tostring, type, unpack =
+  error, pcall, rawget, select, setmetatable, tostring, type, unpack
 
 local POOL = 64 -- coroutines that are kept
 
@@ -62,6 +62,21 @@ local function body(f, i, device)
     yield(DONE, f(i, device))
     f, i, device = nil, nil, nil -- luacheck: ignore 311
     f, i, device = yield()
+  end
+end
+
+-- The closures of a run that will not go on: their tapes end now, and those of the runs inside them, so that the models
+-- are not watched until some collection.
+local function abandon(run)
+  for i = 1, #run do
+    local task = run[i]
+    local call = task.call
+    while call do
+      C.cfx_tape_end(call.tape)
+      call = call.outer
+    end
+    if task.inner then abandon(task.inner) end
+    task.call, task.inner = nil, nil
   end
 end
 
@@ -214,7 +229,16 @@ local function withdevices(f, devices, options)
   end
   local run = {}
   enter(run)
-  run_all(run, f, devices, async ~= false)
+  local task = run.task
+  local is_inner = task and running() == task.co
+  if is_inner then task.inner = run end
+  local ok, problem = pcall(run_all, run, f, devices, async ~= false)
+  abandon(run)
+  if is_inner then task.inner = nil end
+  if not ok then
+    leave(run)
+    error(problem, 0)
+  end
   raise_first(run, #devices)
   return collect(run, devices)
 end

@@ -373,14 +373,15 @@ function meta.__newindex(x, key, value)
   else
     wrong("index", "key", "a position or a list of positions and ranges to assign to", key)
   end
-  local st
   if istype(tensor_t, value) then
-    st = C.cfx_copy(view, value)
+    local st = C.cfx_copy(view, value)
+    if st ~= 0 then settle(st, C.cfx_copy, view, value) end
   else
-    st = C.cfx_fill(view, check.element("index", "value", value, x._dtype))
+    value = check.element("index", "value", value, x._dtype)
+    local st = C.cfx_fill(view, value)
+    if st ~= 0 then settle(st, C.cfx_fill, view, value) end
   end
   if not rawequal(view, x) then C.cfx_release(view) end
-  if st ~= 0 then settle(st) end
 end
 
 function meta.__len(x)

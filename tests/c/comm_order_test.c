@@ -75,7 +75,7 @@ TEST(a_bucket_is_reduced_while_the_rest_of_backward_is_still_blocked) {
         CHECK_STATUS(cfx_to(&far, device[r], -1, &late[r]), CFX_OK); /* the compute queue stands still from here on */
         CHECK_STATUS(cfx_tape_give(tape, 0, &late[r]), CFX_OK);
         CHECK_STATUS(cfx_tape_resume(tape), CFX_OK);
-        cfx_tape_end(tape);
+        cfx_tape_end(&tape);
         cfx_tensor *all[] = {&custom, &a, &b, &y, &loss, &dy};
         for (int k = 0; k < 6; k++) cfx_release(all[k]);
     }
@@ -122,7 +122,7 @@ TEST(bucket_events_hold_only_until_the_next_write) {
             CHECK_STATUS(cfx_reduce(CF_OP_sum, &w[r][0], 0, NULL, 0, 0, &a), CFX_OK);
             CHECK_STATUS(cfx_binary_scalar(CF_OP_mul, &a, r + 1, 0, &loss), CFX_OK);
             CHECK_STATUS(cfx_tape_backward(tape, &loss, &grads.leaves[2 * r], 0), CFX_OK);
-            cfx_tape_end(tape);
+            cfx_tape_end(&tape);
             cfx_release(&a);
             cfx_release(&loss);
         }
@@ -170,7 +170,7 @@ TEST(buckets_of_a_second_backward_are_its_own) {
             CHECK_STATUS(cfx_reduce(CF_OP_sum, &w[r][!round], 0, NULL, 0, 0, &a), CFX_OK);
             CHECK_STATUS(cfx_binary_scalar(CF_OP_mul, &a, 3, 0, &loss), CFX_OK);
             CHECK_STATUS(cfx_tape_backward(tape, &loss, &grads.leaves[2 * r], 0), CFX_OK);
-            cfx_tape_end(tape);
+            cfx_tape_end(&tape);
             cfx_release(&a);
             cfx_release(&loss);
             cfx_release(&held);
@@ -200,7 +200,7 @@ TEST(a_small_rest_of_a_buffer_has_no_bucket_of_its_own) {
         CHECK_STATUS(cfx_reduce(CF_OP_sum, &w[0], 0, NULL, 0, 0, &loss), CFX_OK);
         CHECK_STATUS(cfx_tape_backward(tape, &loss, grads.leaves, 0), CFX_OK);
         CHECK_EQ(grads.x[0][0]._buffer->nbuckets, 1 + large);
-        cfx_tape_end(tape);
+        cfx_tape_end(&tape);
         cfx_release(&loss);
         release(2, w);
         free_model(&grads);
@@ -251,7 +251,7 @@ TEST(void_gradients_in_buckets_are_refused_too) {
         CHECK_STATUS(cfx_tape_begin(context, 1, (cfx_tensor *[]){&w[r]}, &tape), CFX_OK);
         CHECK_STATUS(cfx_reduce(CF_OP_sum, &w[r], 0, NULL, 0, 0, &loss), CFX_OK);
         CHECK_STATUS(cfx_tape_backward(tape, &loss, grads.leaves + r, 0), CFX_OK);
-        cfx_tape_end(tape);
+        cfx_tape_end(&tape);
         cfx_release(&loss);
     }
     CHECK_STATUS(cfx_sync(context, NULL), CFX_EFAULT);

@@ -179,7 +179,8 @@ TEST(handles_may_outlive_their_context) {
     cfx_tensor x = full(cfx_device_at(context, 0), 1, 1), y = full(cfx_device_at(context, 1), 1, 1), view = {0},
                out = {0};
     cfx_tensor w = full(cfx_device_at(context, 0), 64, 1);
-    cfx_tape *tape;
+    cfx_tape *tape = NULL;
+    int32_t id;
     cfx_layout *layout;
     CHECK_STATUS(cfx_layout_new(1, (const cfx_tensor *[]){&w}, (const char *[]){"w"}, &layout), CFX_OK);
     CHECK_STATUS(cfx_layout_pack(layout, cfx_device_at(context, 0), (cfx_tensor *[]){&w}), CFX_OK);
@@ -190,13 +191,21 @@ TEST(handles_may_outlive_their_context) {
     hold_queue(&g, cfx_device_at(context, 0), cfx_device_at(context, 1), CF_COMPUTE);
     CHECK_STATUS(cfx_fill(&y, 2), CFX_OK);
     open_gate(&g);
-    cfx_context_free(context); /* runs what is enqueued, and ends the tape */
+    cfx_context_free(context); /* runs what is enqueued, and voids the tape */
     CHECK_STATUS(cfx_read(&x, &got, sizeof got), CFX_EARG);
     CHECK(says("context has ended"));
     CHECK_STATUS(cfx_unary(CF_OP_neg, &y, 0, 0, &out), CFX_EARG);
     CHECK(cfx_tensor_device(&y) == NULL);
     CHECK(cfx_ready(&y));
     CHECK_EQ(cfx_is_watched(&w), 0);
+    CHECK_STATUS(cfx_tape_backward(tape, &w, (cfx_tensor *[]){&out}, 0), CFX_EARG);
+    CHECK(says("the tape's context has ended"));
+    CHECK_STATUS(cfx_tape_resume(tape), CFX_EARG);
+    CHECK_STATUS(cfx_tape_custom(tape, &id, &out), CFX_EARG);
+    CHECK_STATUS(cfx_tape_give(tape, 0, &w), CFX_EARG);
+    cfx_tape_end(&tape);
+    CHECK(tape == NULL);
+    cfx_tape_end(&tape);
     CHECK_STATUS(cfx_retain(&view, &out), CFX_EARG);
     cfx_release(&view);
     cfx_release(&x);

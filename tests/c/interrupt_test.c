@@ -147,7 +147,7 @@ static cfx_status train_step(cfx_context *context, cfx_layout *layout, cfx_tenso
         if (status == CFX_OK) status = cfx_binary(CF_OP_mul, &h[d], &h[d], &y[d]);
         if (status == CFX_OK) status = cfx_reduce(CF_OP_mean, &y[d], 0, NULL, 0, 0, &loss[d]);
         if (status == CFX_OK) status = cfx_tape_backward(tape, &loss[d], &leaves[2 * d], 0);
-        cfx_tape_end(tape);
+        cfx_tape_end(&tape);
     }
     if (status == CFX_OK) status = cfx_allreduce("avg", 2, 2, leaves);
     if (status == CFX_OK) status = cfx_read(&loss[0], &got, sizeof got);

@@ -282,7 +282,7 @@ TEST(a_model_is_not_packed_while_a_tape_watches_it) {
     cfx_layout *layout = layout_of(1, xs);
     CHECK_STATUS(cfx_tape_begin(context, 1, xs, &tape), CFX_OK);
     CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_ESTATE);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_OK);
     release(1, xs);
     cfx_layout_free(layout);

@@ -264,7 +264,7 @@ TEST(a_gradient_place_that_was_skipped_is_void_afterwards) {
     CHECK_STATUS(cfx_reduce(CF_OP_sum, &sum, 0, NULL, 0, 0, &loss), CFX_OK);
     fault(a);
     CHECK_STATUS(cfx_tape_backward(tape, &loss, grads, 0), CFX_OK);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     check_raises(&g[0]);
     check_raises(&g[0]);
     check_raises(&g[1]);

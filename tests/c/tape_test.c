@@ -41,7 +41,7 @@ static cfx_tape *watch(int n, cfx_tensor *const *xs) {
 /* Walks back, ends the tape and releases the loss. */
 static void back(cfx_tape *tape, cfx_tensor *loss, cfx_tensor *const *grads) {
     CHECK_STATUS(cfx_tape_backward(tape, loss, grads, 0), CFX_OK);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     cfx_release(loss);
 }
 
@@ -154,7 +154,7 @@ TEST(accumulating_adds_to_what_the_places_hold) {
         cfx_tape *tape = watch(2, f.watched);
         cfx_tensor y = op2(CF_OP_mul, &f.w[0], &f.w[0]), loss = sum_of(y);
         CHECK_STATUS(cfx_tape_backward(tape, &loss, f.grads, 1), CFX_OK);
-        cfx_tape_end(tape);
+        cfx_tape_end(&tape);
         cfx_release(&loss);
         CHECK_EQ(value_of(&f.g[0]), 10 + 4 * round);
         CHECK_EQ(value_of(&f.g[1]), 10);
@@ -350,7 +350,7 @@ TEST(a_place_that_the_gradient_itself_needs_is_refused) {
     cfx_tape *tape = watch(1, (cfx_tensor *[]){&w});
     cfx_tensor y = op2(CF_OP_mul, &w, &x), loss = sum_of(y);
     CHECK_STATUS(cfx_tape_backward(tape, &loss, (cfx_tensor *[]){&x}, 0), CFX_ESTATE);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     CHECK_EQ(value_of(&x), 2);
     cfx_release(&loss);
     cfx_release(&w);
@@ -378,7 +378,7 @@ TEST(what_a_live_tape_watches_is_not_watched_again_and_two_tapes_do_not_mix) {
     CHECK(says("does not depend on the model's parameters"));
     back(second, &loss, (cfx_tensor *[]){&g});
     CHECK_EQ(value_of(&g), 4);
-    cfx_tape_end(first);
+    cfx_tape_end(&first);
     cfx_release(&w);
     cfx_release(&v);
     cfx_release(&g);
@@ -397,10 +397,10 @@ TEST(a_loss_is_one_number_that_depends_on_the_parameters) {
     cfx_tensor loss = sum_of(y);
     CHECK_STATUS(cfx_tape_backward(tape, &loss, (cfx_tensor *[]){&x}, 0), CFX_EARG);
     CHECK(says("place 1: expected [4] (float32, cpu:0), got [1] (float32, cpu:0)"));
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     tape = watch(1, (cfx_tensor *[]){&w});
     CHECK_STATUS(cfx_tape_backward(tape, &loss, (cfx_tensor *[]){&g}, 0), CFX_EARG); /* of a tape that ended */
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     cfx_release(&loss);
     cfx_release(&x);
     cfx_release(&w);
@@ -413,7 +413,7 @@ TEST(watches_are_void_once_the_tape_has_ended) {
     cfx_tape *tape = watch(1, (cfx_tensor *[]){&w});
     escaped = op2(CF_OP_mul, &w, &w);
     CHECK(cfx_is_watched(&w) && cfx_is_watched(&escaped));
-    cfx_tape_end(tape); /* as after an error: nothing else is to be cleaned up */
+    cfx_tape_end(&tape); /* as after an error: nothing else is to be cleaned up */
     CHECK(!cfx_is_watched(&w) && !cfx_is_watched(&escaped));
     tape = watch(1, (cfx_tensor *[]){&w});
     cfx_tensor y = op2(CF_OP_mul, &w, &escaped), loss = sum_of(y);
@@ -449,7 +449,7 @@ TEST(a_custom_operation_gets_the_gradient_of_its_output_and_gives_those_of_its_i
     CHECK(says("expected the input's shape [4]"));
     CHECK_STATUS(cfx_tape_give(tape, 0, &ga), CFX_OK);
     CHECK_STATUS(cfx_tape_resume(tape), CFX_OK); /* b was given none, which is zero */
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     CHECK_STATUS(cfx_fill(&ga, 0), CFX_OK); /* the host's own still */
     CHECK_EQ(value_of(&g[0]), 50);
     CHECK_EQ(value_of(&g[1]), 1);
@@ -469,7 +469,7 @@ TEST(a_custom_operation_that_gives_nothing_leaves_zeros_in_flat_places) {
     cfx_tensor loss = sum_of(out);
     CHECK_STATUS(cfx_tape_backward(tape, &loss, f.grads, 0), CFX_CUSTOM);
     CHECK_STATUS(cfx_tape_resume(tape), CFX_OK);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     CHECK_EQ(value_of(&f.g[0]), 0);
     CHECK_EQ(value_of(&f.g[1]), 0);
     cfx_release(&loss);
@@ -483,8 +483,8 @@ TEST(recording_that_fails_leaves_the_result_to_its_owner) {
     cfx_tape *first = watch(1, (cfx_tensor *[]){&w}), *second = watch(1, (cfx_tensor *[]){&v});
     CHECK_STATUS(cfx_tape_record(1, 2, (const cfx_tensor *[]){&w, &v}, &out), CFX_ESTATE);
     CHECK_EQ(value_of(&out), 6);
-    cfx_tape_end(second);
-    cfx_tape_end(first);
+    cfx_tape_end(&second);
+    cfx_tape_end(&first);
     cfx_release(&w);
     cfx_release(&v);
     cfx_release(&out);
@@ -513,7 +513,7 @@ static cfx_status wide_step(cfx_tensor *w, cfx_tensor *const *watched, cfx_tenso
     if (status == CFX_OK) status = cfx_binary(CF_OP_sub, &t[8], &t[9], &t[10]);
     if (status == CFX_OK) status = cfx_loss(CF_OP_huber, &t[10], &t[10], 1, CFX_SUM, &t[11]);
     if (status == CFX_OK) status = cfx_tape_backward(tape, &t[11], grads, 0);
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
     for (int i = 0; i < 12; i++) cfx_release(&t[i]);
     return status;
 }

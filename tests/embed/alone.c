@@ -61,7 +61,7 @@ static cfx_tensor step(cfx_context *context, model *m, const cfx_tensor *x, cons
     check(cfx_dense(&hidden, watched[2], watched[3], -1, &out));
     check(cfx_loss(cfx_op_find("mse"), &out, y, 0, CFX_MEAN, &loss));
     check(cfx_tape_backward(tape, &loss, grads, 0));
-    cfx_tape_end(tape);
+    cfx_tape_end(&tape);
 
     memset(&adam, 0, sizeof adam);
     adam.size = sizeof adam;
