@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 
 #include "cpu/cpu.h"
+#include "cpu/crowd.h"
 
 /* "AMD EPYC 9654 96-Core Processor"; where the system has no such line, the architecture. */
 static void model(char *text, size_t bytes) {
@@ -25,7 +26,9 @@ static void model(char *text, size_t bytes) {
 void cf_cpu_about(int32_t device, char *text, size_t bytes) {
     if (device < 0) {
         const dnnl_version_t *v = dnnl_version();
-        snprintf(text, bytes, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+        char waits[160];
+        cf_crowd_about(waits, sizeof waits);
+        snprintf(text, bytes, "oneDNN %d.%d.%d; %s", v->major, v->minor, v->patch, waits);
         return;
     }
     char name[128];

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cpu/cpu.h"
+#include "cpu/crowd.h"
 
 enum { HUGE_BYTES = 1 << 21 };
 
@@ -56,16 +57,25 @@ static void slab_free(void *state, void *slab, size_t bytes) {
     munmap(slab, bytes);
 }
 
+/* The team of this thread's worker, as crowd.h knows it. */
+static _Thread_local int team;
+
 static cfx_status thread_begin(cf_worker *worker) {
     /* Loops divide their work among the team that they ask for: it must be the one that they get. */
     const int most = omp_get_thread_limit();
     if (worker->threads > most) worker->threads = most;
     omp_set_dynamic(0);
     omp_set_num_threads(worker->threads); /* of this thread's teams, oneDNN's among them */
+    cf_crowd_team(team, worker->threads);
+    team = worker->threads;
     return worker->local ? CFX_OK : cf_dnnl_begin(worker);
 }
 
-static void thread_end(cf_worker *worker) { cf_dnnl_end(worker); }
+static void thread_end(cf_worker *worker) {
+    cf_crowd_team(team, 0);
+    team = 0;
+    cf_dnnl_end(worker);
+}
 
 #define BACKEND(table)                                                                                                 \
     {                                                                                                                  \

@@ -25,11 +25,11 @@ extern const cf_kernel cf_cpu_kernels_avx512[CF_OPS];
 /* The instruction set of the kernels that run here, for people. */
 const char *cf_cpu_instructions(void);
 
-/* How many threads a loop of `work` elementary steps is worth: at least CF_GRAIN steps each. */
+/* How many threads a loop of `work` elementary steps is worth: one, or where two had CF_GRAIN steps each, all.  Never
+ * some: libgomp ends the threads that a smaller team leaves over, and makes new ones for the next larger team. */
 enum { CF_GRAIN = 16384 };
 static inline int cf_cpu_team(const cf_worker *worker, int64_t work) {
-    const int64_t worth = work / CF_GRAIN;
-    return worth < 2 ? 1 : worth < worker->threads ? (int)worth : worker->threads;
+    return work / CF_GRAIN < 2 ? 1 : worker->threads;
 }
 
 /* The part [*from, *to) of n items that thread `t` of `team` takes; parts are multiples of `unit` but the last. */

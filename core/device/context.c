@@ -2,39 +2,12 @@
 #include "device/context.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "base/status.h"
-
-/* ---- cores ------------------------------------------------------------------------------------------ */
-
-/* The quota of the process's cgroup in whole cores (v2, then v1), or `cores` where there is none. */
-static int cgroup_cores(int cores) {
-    long long quota = -1, period = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (f) {
-        if (fscanf(f, "%lld %lld", &quota, &period) != 2) quota = -1; /* "max" */
-        fclose(f);
-    } else {
-        FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
-        FILE *p = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
-        if (!q || !p || fscanf(q, "%lld", &quota) != 1 || fscanf(p, "%lld", &period) != 1) quota = -1;
-        if (q) fclose(q);
-        if (p) fclose(p);
-    }
-    if (quota <= 0 || period <= 0) return cores;
-    const long long share = (quota + period - 1) / period;
-    return share < cores ? (int)share : cores;
-}
-
-static int usable_cores(void) {
-    cpu_set_t set;
-    const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return cgroup_cores(cores > 0 ? cores : 1);
-}
 
 /* ---- devices ---------------------------------------------------------------------------------------- */
 
@@ -219,7 +192,7 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
         return cf_fail(CFX_EARG, "context: options of %zu bytes, expected %zu", options->size, sizeof *options);
     CF_TRY(cf_alloc_zero(1, sizeof(cfx_context), &memory));
     cfx_context *context = memory;
-    context->threads = options && options->threads > 0 ? options->threads : usable_cores();
+    context->threads = options && options->threads > 0 ? options->threads : cf_cores_usable();
     context->memory_limit = options ? options->memory_limit : 0;
     context->debt_threshold = 8 << 20;
     context->source = "";

@@ -7,6 +7,7 @@ local bench = {}
 ffi.cdef [[
   typedef struct bench_time { long s, ns; } bench_time;
   int bench_clock_gettime(int clock, bench_time *now) __asm__("clock_gettime");
+  int bench_getpid(void) __asm__("getpid");
   long bench_readlink(const char *path, char *out, size_t room) __asm__("readlink");
   double conflux_floor(int32_t layers, const int64_t *sizes, const char *act, int64_t batch, int32_t devices,
                        int32_t threads, int32_t steps);
@@ -66,6 +67,17 @@ function bench.median(list)
   table.sort(sorted)
   local n = #sorted
   return (sorted[math.floor((n + 1) / 2)] + sorted[math.ceil((n + 1) / 2)]) / 2
+end
+
+--- Starts a program of its own session that keeps a core busy; it ends with this one at the latest.
+---@return fun() stop
+function bench.busy_loop()
+  local loop = "while kill -0 %d 2>/dev/null; do i=0; while [ $i -lt 9999 ]; do i=$((i+1)); done; done"
+  local pipe = assert(io.popen(("setsid sh -c '%s' >/dev/null 2>&1 & echo $!"):format(
+    loop:format(ffi.C.bench_getpid()))))
+  local pid = pipe:read "*n"
+  pipe:close()
+  return function() os.execute(("kill %d"):format(pid)) end
 end
 
 -- ---- the floor ----------------------------------------------------------------------------------------------

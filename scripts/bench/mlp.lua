@@ -1,6 +1,6 @@
 --- The time of a training step, beside the time of its arithmetic alone.
 --
---     build/bin/conflux scripts/bench/mlp.lua [--quick]
+--     build/bin/conflux scripts/bench/mlp.lua [--quick] [--crowded]
 --
 -- Two multilayer perceptrons train by data parallelism (withgradient, allreduce, update) on one device with all
 -- cores and on two that share them:
@@ -12,6 +12,10 @@
 -- optimiser's loop, and on two devices the all-reduce's loop, by the same number of threads.  A block of it, in a
 -- process of its own (a second team of threads in this one would make OpenMP's wait differently), follows each
 -- block of steps, so that whatever else the machine does hits both.
+--
+-- With --crowded other programs want the cores, too: two loops that never end, in sessions of their own.  Blocks of steps
+-- on one device take turns with the same in a process whose threads never spin (OMP_WAIT_POLICY=passive), which is as
+-- fast as it gets there; each begins with a second in which the engine finds out how busy the machine is.
 --
 -- fashion_2dev_samples_per_s is what scripts/fashion.lua reports of its second epoch, its data loader included;
 -- its floor is that of mlp64.
@@ -58,6 +62,49 @@ local function step_block(step)
   assert(loss == loss, "the loss is not a number")
   return us
 end
+
+-- ---- a crowded machine: mlp.lua --steps NAME is one process ----------------------------------------------------
+
+local WARM_US = options.quick and 1e5 or 1e6
+
+if options[1] == "--steps" then
+  local step = bench.trainer(cf, bench.cases[options[2]])
+  local start = bench.now()
+  repeat step()[1]:item() until bench.now() - start > WARM_US
+  print(("%.17g"):format(step_block(step)))
+  os.exit(0)
+end
+
+local function crowded_block(name, setting)
+  local command = ("%s '%s' --devices cpu '%s' --steps %s%s"):format(setting, bench.program(), arg[0], name,
+    options.quick and " --quick" or "")
+  local pipe = assert(io.popen(command))
+  local us = tonumber(pipe:read "*l")
+  pipe:close()
+  return assert(us, "no time came from: " .. command)
+end
+
+local function crowded()
+  local loops = {bench.busy_loop(), bench.busy_loop()}
+  for _, name in ipairs {"mlp16", "mlp64"} do
+    local us, passive = {}, {}
+    for b = 1, BLOCKS do
+      us[b] = crowded_block(name, "")
+      passive[b] = crowded_block(name, "OMP_WAIT_POLICY=passive")
+    end
+    bench.figure(name .. "_crowded_us", bench.median(us), "us")
+    bench.figure(name .. "_crowded_passive_us", bench.median(passive), "us")
+    bench.figure(name .. "_crowded_over_passive", bench.median(us) / bench.median(passive), "ratio")
+  end
+  for _, stop in ipairs(loops) do stop() end
+end
+
+if options[1] == "--crowded" then
+  crowded()
+  os.exit(0)
+end
+
+-- ---- the machine to itself --------------------------------------------------------------------------------------
 
 local function measure(name, devices)
   local threads = cf.devices()[1].threads

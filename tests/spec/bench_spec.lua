@@ -39,6 +39,16 @@ describe("benchmarks #program", function()
     assert_figures(expected, figures, text)
   end)
 
+  it("mlp shows a step on a crowded machine beside one that never spins", function()
+    local text, figures = run "mlp.lua --crowded --quick"
+    local expected = {}
+    for _, prefix in ipairs {"mlp16_crowded_", "mlp64_crowded_"} do
+      expected[prefix .. "us"], expected[prefix .. "passive_us"] = "us", "us"
+      expected[prefix .. "over_passive"] = "ratio"
+    end
+    assert_figures(expected, figures, text)
+  end)
+
   it("dispatch shows an operation with and without the compiler", function()
     local text, figures = run "dispatch.lua --quick"
     assert_figures({dispatch_us = "us", dispatch_nojit_us = "us", dispatch_floor_us = "us",
