@@ -16,7 +16,7 @@ local error, pcall, select, setmetatable, tonumber, type, unpack =
 local running = coroutine.running
 
 local tape_t = ffi.typeof "cfx_tape *[1]"
-local id_t = ffi.typeof "int32_t[1]"
+local id_t, pointers_t = ffi.typeof "int32_t[1]", ffi.typeof "cfx_tensor *[?]"
 
 -- A call of withgradient: its tape, and by number the custom nodes on it ({spec, inputs, outputs}).  The call's frame
 -- holds it and nothing else does, so that the collector ends the tape of a frame that is gone.
@@ -52,15 +52,15 @@ local function walk(fname, plan, call, into, loss, ...)
   if C.cfx_is_watched(loss) == 0 then
     check.fail(fname, "argument 'f': its first result does not depend on a parameter of the model")
   end
-  local g
+  local tape, g, grads = call.tape, into, nil
   if into then
-    plan:take_gradient(fname, "g", into)
-    g = into
+    grads = pointers_t(plan.trainable)
+    plan:take_gradient(fname, "g", into, grads)
   else
-    g = plan:gradient()
+    g, grads = plan:gradient()
   end
-  local tape = call.tape
-  local st = C.cfx_tape_backward(tape[0], loss, plan.watched_grads, into and 1 or 0)
+  call.grads = grads -- C looks at it until the walk ends, and a custom op's backward is the user's
+  local st = C.cfx_tape_backward(tape[0], loss, grads, into and 1 or 0)
   while st == C.CFX_CUSTOM do
     run_custom(tape[0], call)
     st = C.cfx_tape_resume(tape[0])

@@ -326,22 +326,20 @@ end
 
 -- A state tree that has no place for a parameter was made for another model, or before a change.
 local function gather_state(plan, tree, which, array, at)
-  local all = pointers_t(plan.n)
-  local missing = plan:gather(tree, all)
+  local missing = plan:gather(tree, array, at)
   if missing then
     check.fail("update", "the state has no place ('%s') for parameter '%s': call setup again", which,
       plan.paths[missing])
   end
   for k = 1, plan.trainable do
     local i = plan.numbers[k]
-    local s, x = all[i - 1], plan.tensors[i]
+    local s, x = array[at + k - 1], plan.tensors[i]
     local same = s._ndim == x._ndim
     for d = 0, x._ndim - 1 do same = same and s._shape[d] == x._shape[d] end
     if not same then
       check.fail("update", "parameter '%s' is %s, its place in the state is not: call setup again", plan.paths[i],
         check.describe(x))
     end
-    array[at + k - 1] = s
   end
 end
 
@@ -390,8 +388,30 @@ local function rate_at(lr, step)
   return rate
 end
 
+-- Makes one update, or returns why C did not.  The schedule is the user's code, and finalisers may run wherever an
+-- object is made; what C gets is put together behind all of these, and a second try puts it together anew.
+local function make_update(state, opt, model, gradient)
+  local step = state.step + 1
+  local rate = rate_at(state.lr or opt.lr, step)
+  local binding = binding_of(state, opt, model)
+  local plan, rule = binding.plan, binding.rule
+  local grads = pointers_t(plan.trainable)
+  core.at_line()
+  plan:take_gradient("update", "gradient", gradient, grads)
+  if state.step + 1 ~= step then
+    check.fail("update", "the state was updated while its schedule ran for update %d", step)
+  end
+  rule.rate = rate
+  local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, binding.states, binding.scale,
+    binding.decay)
+  if st == 0 then state.step = step end
+  return st
+end
+
 --- One update of the model's parameters and of the state, in place, by a gradient of the model's structure.
 -- Returns the state and the model.
+--
+-- A schedule may compute, read, and update other states; an update of its own state makes this one an error.
 ---@param state conflux.State  made by setup for this model
 ---@param model any
 ---@param gradient any         what withgradient returned
@@ -399,20 +419,8 @@ end
 function optim.update(state, model, gradient)
   local opt = optimiser_of(state)
   if not opt then check.arg("update", "state", "a state made by setup", check.describe(state)) end
-  core.at_line()
-  local binding = binding_of(state, opt, model)
-  local plan = binding.plan
-  plan:take_gradient("update", "gradient", gradient)
-  local step = state.step + 1
-  local rule, n = binding.rule, plan.trainable
-  rule.rate = rate_at(state.lr or opt.lr, step)
-  local st = C.cfx_optim_update(rule, step, n, plan.watched, plan.watched_grads, binding.states, binding.scale,
-    binding.decay)
-  if st ~= 0 then
-    settle(st, C.cfx_optim_update, rule, step, n, plan.watched, plan.watched_grads, binding.states, binding.scale,
-      binding.decay)
-  end
-  state.step = step
+  local st = make_update(state, opt, model, gradient)
+  if st ~= 0 then settle(st, make_update, state, opt, model, gradient) end
   return state, model
 end
 

@@ -27,6 +27,8 @@ local pointers_t = ffi.typeof "cfx_tensor *[?]"
 ---@field array ffi.cdata*                 cfx_tensor *[n]: the same handles
 ---@field trainable integer                how many are not frozen
 ---@field watched ffi.cdata*               cfx_tensor *[trainable]
+---@field numbers integer[]                of those, in the order of `watched`
+---@field places table<integer, integer>   and of a number its place in `watched`, from 0
 ---@field layout? ffi.cdata*               of gradients and states; nil: plain tensors
 ---@field device? conflux.Device           where all parameters lie; nil: on several
 local Plan = {}
@@ -87,12 +89,15 @@ function Plan:grow(handles)
   return tables[1]
 end
 
---- Puts the handles of a tree of the model's structure into `array`, in the plan's order.  Returns the number of
--- the first parameter that it lacks, or nil.
-function Plan:gather(x, array)
+--- Puts the handles of the trainable parameters' places in `x`, a tree of the model's structure, into `array`, from
+-- `at` on.  Returns the number of the first parameter, frozen or not, that it lacks, or nil.
+--
+-- It makes no object, so that no finaliser runs in it: nothing changes `x` or `scratch` meanwhile.
+function Plan:gather(x, array, at)
+  local places = self.places
   if self.single then
     if not is_tensor(x) then return 1 end
-    array[0] = x
+    if places[1] then array[at] = x end
     return nil
   end
   local parents, keys, tables = self.parents, self.keys, self.scratch
@@ -107,7 +112,8 @@ function Plan:gather(x, array)
     local t = tables[leaf[1]]
     local handle = type(t) == "table" and rawget(t, leaf[2])
     if is_tensor(handle) then
-      array[leaf[3] - 1] = handle
+      local place = places[leaf[3]]
+      if place then array[at + place] = handle end
     elseif not missing or leaf[3] < missing then
       missing = leaf[3]
     end
@@ -116,29 +122,37 @@ function Plan:gather(x, array)
   return missing
 end
 
---- Like gather, for a tree that a user hands in: refuses one that lacks a parameter or has a tensor that the
--- model has not, naming its path.
-function Plan:gather_checked(fname, name, x, array)
+-- Refuses a tree that lacks a parameter, which gather has found.
+local function refuse_missing(plan, fname, name, missing)
+  check.fail(fname, "argument '%s': nothing at '%s', where the model has a parameter %s", name, plan.paths[missing],
+    check.describe(plan.tensors[missing]))
+end
+
+-- Refuses a tree that has a tensor which the model has not.
+local function refuse_strangers(plan, fname, name, x)
+  local tensors, paths = tree.leaves(x)
+  if #tensors == plan.n then return end
+  local known = {}
+  for i = 1, plan.n do known[plan.paths[i]] = true end
+  for i = 1, #tensors do
+    if not known[paths[i]] then
+      check.fail(fname, "argument '%s': a tensor at '%s', where the model has no parameter", name, paths[i])
+    end
+  end
+end
+
+--- Puts the trainable part of a gradient that a user hands in into `array`, after checking all of it.  No object is
+-- made after its last look at the gradient: if C is called next, it gets what lies there now.
+function Plan:take_gradient(fname, name, x, array)
   if type(x) ~= "table" and not is_tensor(x) then
     check.arg(fname, name, "a tree of the model's structure", check.describe(x))
   end
-  local missing = self:gather(x, array)
-  if missing then
-    check.fail(fname, "argument '%s': nothing at '%s', where the model has a parameter %s", name, self.paths[missing],
-      check.describe(self.tensors[missing]))
-  end
-  if origins[x] ~= self and not self.single then
-    local tensors, paths = tree.leaves(x)
-    if #tensors ~= self.n then
-      local known = {}
-      for i = 1, self.n do known[self.paths[i]] = true end
-      for i = 1, #tensors do
-        if not known[paths[i]] then
-          check.fail(fname, "argument '%s': a tensor at '%s', where the model has no parameter", name, paths[i])
-        end
-      end
-    end
-  end
+  local missing = self:gather(x, array, 0)
+  if missing then refuse_missing(self, fname, name, missing) end
+  if origins[x] == self or self.single then return end
+  refuse_strangers(self, fname, name, x)
+  missing = self:gather(x, array, 0)
+  if missing then refuse_missing(self, fname, name, missing) end
 end
 
 -- ---- layouts ------------------------------------------------------------------------------------------------
@@ -202,23 +216,22 @@ end
 
 local function split_trainable(plan)
   local watched, flags, trainable = pointers_t(plan.n), {}, 0
-  local numbers = {}
+  local numbers, places = {}, {}
   for i = 1, plan.n do
     flags[i] = plan.tensors[i]._flags
     if band(flags[i], FROZEN) == 0 then
-      watched[trainable] = plan.tensors[i]
+      watched[trainable], places[i] = plan.tensors[i], trainable
       trainable = trainable + 1
       numbers[trainable] = i
     end
   end
-  plan.watched, plan.flags, plan.trainable, plan.numbers = watched, flags, trainable, numbers
+  plan.watched, plan.flags, plan.trainable, plan.numbers, plan.places = watched, flags, trainable, numbers, places
 end
 
 local function build(fname, model, tensors, paths)
   local n = #tensors
   local plan = setmetatable({n = n, tensors = tensors, paths = paths, single = is_tensor(model)}, Plan)
   plan.array = core.ptrs(tensors)
-  plan.grads, plan.watched_grads = pointers_t(n), pointers_t(n)
   plan.device = one_device(tensors)
   if not plan.single then
     local index = {}
@@ -265,15 +278,13 @@ local function make_room(plan)
   plan.has_made = true
 end
 
--- Handles for the plan's parameters in `grads`: in new buffers of its layout; or plain, and then made only where
--- `all` or the parameter is frozen, for the tape makes the others.  dtype -1: as the parameters.
+-- Handles for the plan's parameters: in new buffers of its layout; or plain, and then made only where `all` or the
+-- parameter is frozen, for the tape makes the others.  dtype -1: as the parameters.
 function Plan:handles(dtype, all)
-  local handles, array = {}, self.grads
-  for i = 1, self.n do
-    local t = new()
-    handles[i], array[i - 1] = t, t
-  end
+  local handles = {}
+  for i = 1, self.n do handles[i] = new() end
   if self.layout then
+    local array = core.ptrs(handles)
     local zero = (all or self.trainable < self.n) and 1 or 0
     local st = C.cfx_layout_make(self.layout, self.device, dtype, zero, array)
     if st ~= 0 then settle(st, C.cfx_layout_make, self.layout, self.device, dtype, zero, array) end
@@ -304,18 +315,13 @@ function Plan:zeros()
   return self:grow(self:handles(has_half and C.CFX_FLOAT32 or -1, true))
 end
 
---- The handles of a gradient to be: its tree, and in `watched_grads` those of the trainable parameters.
+--- A gradient to be: its tree, and for C the handles of the trainable parameters.
+---@return any gradient, ffi.cdata* array
 function Plan:gradient()
   make_room(self)
-  local handles = self:handles(-1, false)
-  for k = 1, self.trainable do self.watched_grads[k - 1] = handles[self.numbers[k]] end
-  return self:grow(handles)
-end
-
---- Puts the trainable part of a gradient tree into `watched_grads`, after checking it.
-function Plan:take_gradient(fname, name, g)
-  self:gather_checked(fname, name, g, self.grads)
-  for k = 1, self.trainable do self.watched_grads[k - 1] = self.grads[self.numbers[k] - 1] end
+  local handles, array = self:handles(-1, false), pointers_t(self.trainable)
+  for k = 1, self.trainable do array[k - 1] = handles[self.numbers[k]] end
+  return self:grow(handles), array
 end
 
 return {of = of, new_layout = new_layout}
