@@ -105,6 +105,14 @@ function check.string(fname, name, v)
   return v
 end
 
+--- A string that C gets whole: a path, or the name of a device.
+---@return string
+function check.text(fname, name, v)
+  if type(v) ~= "string" then wrong(fname, name, "a string", v) end
+  if v:find("\0", 1, true) then wrong(fname, name, "a string without zero bytes", v) end
+  return v
+end
+
 ---@return boolean
 function check.boolean(fname, name, v)
   if type(v) ~= "boolean" then wrong(fname, name, "true or false", v) end
@@ -146,6 +154,20 @@ function check.is_list(v)
   return type(v) == "table" and (v[1] ~= nil or next(v) == nil)
 end
 
+--- How long a list is.  One with a hole, whose length Lua leaves open (`{1, nil, 3}` has 1 or 3), is refused.
+---@param v table
+---@return integer
+function check.length(fname, name, v)
+  local n = #v
+  if next(v, n > 0 and n or nil) == nil then return n end
+  for key in each, v do
+    if type(key) == "number" and key > n then
+      check.arg(fname, name, "a list without holes", ("nothing at position %d, before %.14g"):format(n + 1, key))
+    end
+  end
+  return n
+end
+
 local function is_size(v, least)
   return type(v) == "number" and v % 1 == 0 and v >= least and v <= MAX_EXACT
 end
@@ -160,8 +182,9 @@ end
 ---@return integer[]
 function check.shape(fname, name, v)
   if not check.is_list(v) then wrong(fname, name, "a list of sizes", v) end
-  if #v > MAX_DIMS then check.arg(fname, name, "at most 8 sizes", tostring(#v)) end
-  for i = 1, #v do
+  local n = check.length(fname, name, v)
+  if n > MAX_DIMS then check.arg(fname, name, "at most 8 sizes", tostring(n)) end
+  for i = 1, n do
     if not is_size(v[i], 0) then wrong_size(fname, name, v[i], i, 0) end
   end
   return v
@@ -181,6 +204,9 @@ function check.sizes(fname, least, a, b, c, d, e, f, g, h, i)
   if type(a) == "table" and (a[1] ~= nil or next(a) == nil) then
     if c ~= nil then fail(fname, "expected a list of sizes and options, got more") end
     from, n, options = a, #a, b
+    for k = n + 1, MAX_DIMS do
+      if a[k] ~= nil then check.length(fname, "shape", a) end -- refuses the hole
+    end
     if n > MAX_DIMS then check.arg(fname, "shape", "at most 8 sizes", tostring(n)) end
   else
     from[1], from[2], from[3], from[4], from[5], from[6], from[7], from[8], from[9] = a, b, c, d, e, f, g, h, i
@@ -216,7 +242,7 @@ end
 function check.dims(fname, name, v, ndim)
   if type(v) ~= "table" then return {check.dim(fname, name, v, ndim)} end
   local dims, seen = {}, {}
-  for i = 1, #v do
+  for i = 1, check.length(fname, name, v) do
     local d = check.dim(fname, name, v[i], ndim)
     if seen[d] then fail(fname, "argument '%s': dimension %d is named twice", name, d + 1) end
     dims[i], seen[d] = d, true
@@ -230,8 +256,10 @@ end
 ---@param known string[]
 ---@return table
 function check.options(fname, o, known)
-  if o == nil then return EMPTY end
-  if type(o) ~= "table" then wrong(fname, "options", "a table", o) end
+  if type(o) ~= "table" then
+    if type(o) == "nil" then return EMPTY end -- a NULL pointer equals nil, too
+    wrong(fname, "options", "a table", o)
+  end
   local strange
   for key in each, o do
     local is_known = false
@@ -254,6 +282,7 @@ end
 function check.device(fname, name, v)
   if v == nil then return core.default_device() end
   if type(v) ~= "string" and not is_device(v) then wrong(fname, name, "a device or its name", v) end
+  if type(v) == "string" then check.text(fname, name, v) end
   local device = core.find_device(v)
   if not device then
     local why = type(v) == "string" and ffi.string(C.cfx_error()) or "this device is no longer one of the run's"
@@ -269,9 +298,9 @@ function check.devices(fname, name, v)
   if type(v) == "string" or is_device(v) then return {check.device(fname, name, v)} end
   if type(v) ~= "table" then wrong(fname, name, "a list of devices", v) end
   if rawget(v, "devices") then v = rawget(v, "devices") end
-  if #v == 0 then check.arg(fname, name, "at least one device", "none") end
-  local list = {}
-  for i = 1, #v do
+  local list, n = {}, check.length(fname, name, v)
+  if n == 0 then check.arg(fname, name, "at least one device", "none") end
+  for i = 1, n do
     list[i] = check.device(fname, ("%s[%d]"):format(name, i), v[i])
     if v[i] == nil then wrong(fname, name, "a list of devices", v) end
   end

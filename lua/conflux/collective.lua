@@ -128,7 +128,8 @@ local function elements_of(fname, list, extra, equal_numbers)
     fail(fname, "expected exactly one list of replicas, got two: reduce them one after the other")
   end
   if type(list) ~= "table" then check.arg(fname, "list", "one list of replicas", list) end
-  local n = rawget(list, "n") or #list
+  local n = rawget(list, "n")
+  if type(n) ~= "number" then n = check.length(fname, "list", list) end
   if n == 0 then check.arg(fname, "list", "at least one replica", "an empty list") end
   local elements = {}
   for i = 1, n do

@@ -471,6 +471,9 @@ function device_meta.__eq(a, b)
   if type(b) == "string" then b = core.find_device(b) end
   return core.is_device(a) and core.is_device(b) and address(a) == address(b)
 end
+-- LuaJIT of Debian 12's age crashes where it compiles `device == nil or device == "cpu:0"`: its traces come back from
+-- this metamethod to a wrong frame.
+jit.off(device_meta.__eq)
 
 function device_meta.__tostring(device)
   local known = devices[address(device)]

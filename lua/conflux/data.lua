@@ -16,7 +16,7 @@ local sort = table.sort
 ---@param o? {device: (conflux.Device|string)?}
 ---@return conflux.Tensor
 local function idx(path, o)
-  check.string("data.idx", "path", path)
+  check.text("data.idx", "path", path)
   o = check.options("data.idx", o, {"device"})
   local device, out = check.device("data.idx", "device", o.device), new()
   local st = C.cfx_idx_read(device, path, out)
@@ -30,7 +30,7 @@ end
 ---  default: ",", 0 lines, float32
 ---@return conflux.Tensor
 local function csv(path, o)
-  check.string("data.csv", "path", path)
+  check.text("data.csv", "path", path)
   o = check.options("data.csv", o, {"separator", "skip", "dtype", "device"})
   local separator = check.string("data.csv", "separator", o.separator or ",")
   if #separator ~= 1 then check.arg("data.csv", "separator", "one character", check.describe(separator)) end
@@ -121,7 +121,7 @@ end
 local function new_loader(data, o)
   if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors", data) end
   local options = read_options(o)
-  local devices = check.devices("DataLoader", "devices", o and o.devices)
+  local devices = check.devices("DataLoader", "devices", type(o) == "table" and o.devices or nil)
   local keys = keys_of(data)
   if #keys == 0 then check.arg("DataLoader", "data", "at least one tensor", "none") end
   local columns = columns_of(data, keys)

@@ -183,8 +183,8 @@ local INT64_MIN, INT64_MAX = -2 ^ 63, 2 ^ 63 - 1024 -- the largest number below 
 -- The bounds of clamp; an integer tensor has no infinite ones, and becomes float where one is a fraction.
 local function bounds(fname, x, low, high)
   if low == nil and high == nil then check.fail(fname, "expected a lower bound, an upper bound, or both") end
-  if low ~= nil and type(low) ~= "number" then wrong(fname, "lo", "a number", low) end
-  if high ~= nil and type(high) ~= "number" then wrong(fname, "hi", "a number", high) end
+  if type(low) ~= "number" and type(low) ~= "nil" then wrong(fname, "lo", "a number", low) end
+  if type(high) ~= "number" and type(high) ~= "nil" then wrong(fname, "hi", "a number", high) end
   low, high = low or -huge, high or huge
   if low ~= low or high ~= high or low > high then
     wrong(fname, "hi", ("a bound of at least %.14g"):format(low), high)

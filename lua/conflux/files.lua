@@ -96,7 +96,7 @@ end
 ---@param path string
 ---@param x any
 local function save(path, x)
-  check.string("save", "path", path)
+  check.text("save", "path", path)
   if type(x) ~= "table" and not is_tensor(x) then check.arg("save", "tree", "a tensor or a nested table", x) end
   tree.walk(x, function(_, t) core.read_wait(t) end) -- refuses keys that a path cannot name, too
   local seen = {}
@@ -104,7 +104,7 @@ local function save(path, x)
   if not ok then check.fail("save", "%s", text) end
   local n = #seen
   local names, tensors = ffi.new("const char *[?]", n), ffi.new("cfx_tensor *[?]", n)
-  for i = 1, n do names[i - 1], tensors[i - 1] = seen[i][1], seen[i][2] end
+  for i = 1, n do names[i - 1], tensors[i - 1] = check.text("save", "tree", seen[i][1]), seen[i][2] end
   local keys, values = ffi.new "const char *[1]", ffi.new "const char *[1]"
   keys[0], values[0] = KEY, text
   local st = C.cfx_safetensors_write(path, n, tensors, names, 1, keys, values)
@@ -303,7 +303,7 @@ end
 ---@param o? {into: any, device: (conflux.Device|string)?}
 ---@return any
 local function load(path, o)
-  check.string("load", "path", path)
+  check.text("load", "path", path)
   o = check.options("load", o, {"into", "device"})
   if o.into ~= nil and type(o.into) ~= "table" and not is_tensor(o.into) then
     check.arg("load", "into", "a tensor or a nested table", o.into)

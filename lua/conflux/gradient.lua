@@ -217,7 +217,7 @@ end
 ---@return fun(...): conflux.Tensor
 local function op(name, o)
   check.string("op", "name", name)
-  check.options("op", o, {"forward", "backward"})
+  o = check.options("op", o, {"forward", "backward"})
   for _, key in ipairs {"forward", "backward"} do
     if type(o[key]) ~= "function" then check.arg("op", key, "a function", type(o[key])) end
   end

@@ -223,7 +223,7 @@ end
 local function measure(v)
   local shape = {}
   while type(v) == "table" do
-    local n = #v
+    local n = check.length("tensor", "v", v)
     if n == 0 and next(v) ~= nil then fail("tensor", "argument 'v': expected a list, got a table with other keys") end
     shape[#shape + 1] = n
     if #shape > 8 then fail("tensor", "argument 'v': expected at most 8 nested lists") end
@@ -236,6 +236,7 @@ end
 -- Copies nested lists of one shape to a C array; `kind` is the Lua type of all values.
 local function flatten(list, shape, d, array, at, kind, dtype, path)
   local n, size = #list, shape[d]
+  if next(list, n > 0 and n or nil) ~= nil then check.length("tensor", "v" .. place(path, d - 1), list) end
   if n ~= size then
     fail("tensor", "argument 'v': ragged: expected %d elements at %s, got %d", size,
       d == 1 and "the top" or place(path, d - 1), n)

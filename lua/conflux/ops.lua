@@ -43,7 +43,7 @@ local function read_dims(name, x, d, o, known)
   elseif d ~= nil then
     dim_array[0], n = check.dim(name, "dims", d, x._ndim), 1
   end
-  if o == nil then return n, 0, o end
+  if o == nil then return n, 0, nil end
   check.options(name, o, known)
   if o.keepdim ~= nil then check.boolean(name, "keepdim", o.keepdim) end
   return n, o.keepdim and 1 or 0, o

@@ -68,7 +68,7 @@ local function replicate(x, devices, f)
   if not is_tensor(x) and type(x) ~= "table" then
     check.arg("replicate", "x", "a tensor, a module or a nested table", x)
   end
-  if f ~= nil and type(f) ~= "function" then check.arg("replicate", "f", "a function", f) end
+  if type(f) ~= "nil" and type(f) ~= "function" then check.arg("replicate", "f", "a function", f) end
   local list = scheduler.list(devices)
   for i = 1, #devices do
     local device = devices[i]

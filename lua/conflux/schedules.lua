@@ -68,9 +68,9 @@ function schedules.onecycle(peak, steps, o)
   check.number("onecycle", "peak", peak)
   check.integer("onecycle", "steps", steps, 1)
   o = check.options("onecycle", o, {"start", "div", "final_div"})
-  local low = peak / (o.div or 25)
-  local final = low / (o.final_div or 1e4)
-  local top, last = (o.start or 0.3) * steps - 1, steps - 1
+  local low = peak / check.number("onecycle", "div", o.div or 25)
+  local final = low / check.number("onecycle", "final_div", o.final_div or 1e4)
+  local top, last = check.number("onecycle", "start", o.start or 0.3) * steps - 1, steps - 1
   return function(count)
     local at = min(count - 1, last)
     if at <= top and top > 0 then return anneal(low, peak, at / top) end

@@ -177,16 +177,20 @@ function Tensor.pad(x, widths, o)
   if not istype(tensor_t, x) then wrong("pad", "x", "a tensor", x) end
   o = check.options("pad", o, {"value"})
   local value, ndim = check.element("pad", "value", o.value == nil and 0 or o.value, x._dtype), x._ndim
-  if type(widths) ~= "table" or #widths ~= ndim then
+  local n = type(widths) == "table" and check.length("pad", "widths", widths)
+  if n ~= ndim then
     check.arg("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
-      type(widths) == "table" and ("a list of %d"):format(#widths) or check.describe(widths))
+      n and ("a list of %d"):format(n) or check.describe(widths))
   end
   local before, after = ffi.new "int64_t[8]", ffi.new "int64_t[8]"
   for d = 1, ndim do
     local width = widths[d]
     local a, b = width, width
-    if type(width) == "table" then a, b = width[1], width[2] end
     local name = ("widths[%d]"):format(d)
+    if type(width) == "table" then
+      if check.length("pad", name, width) > 2 then check.wrong("pad", name, "{before, after}", width) end
+      a, b = width[1], width[2]
+    end
     before[d - 1], after[d - 1] = check.integer("pad", name, a, 0), check.integer("pad", name, b, 0)
   end
   local out = new()
@@ -223,9 +227,10 @@ end
 -- The addresses of a list of tensors, and its length.
 local function read_list(fname, list)
   if type(list) ~= "table" then wrong(fname, "list", "a list of tensors", list) end
-  if #list == 0 then check.arg(fname, "list", "at least one tensor", "none") end
-  for k = 1, #list do check.tensor(fname, ("list[%d]"):format(k), list[k]) end
-  return core.ptrs(list), #list
+  local n = check.length(fname, "list", list)
+  if n == 0 then check.arg(fname, "list", "at least one tensor", "none") end
+  for k = 1, n do check.tensor(fname, ("list[%d]"):format(k), list[k]) end
+  return core.ptrs(list), n
 end
 
 --- Joins tensors along a dimension that they have.

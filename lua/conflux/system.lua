@@ -16,8 +16,7 @@ system.version = ffi.string(C.cfx_version())
 ---@param spec? string  default: no change
 ---@return conflux.Device[]
 function system.devices(spec)
-  if spec ~= nil then check.string("devices", "spec", spec) end
-  return core.devices(spec)
+  return core.devices(type(spec) ~= "nil" and check.text("devices", "spec", spec) or nil)
 end
 
 --- The device of that name, or the default device: cpu:0, inside withdevices the closure's.
@@ -30,7 +29,7 @@ end
 --- Waits until everything enqueued (on `device`) has run, and raises the first error found there.
 ---@param device? string|conflux.Device  default: all
 function system.sync(device)
-  if device ~= nil then device = check.device("sync", "device", device) end
+  if type(device) ~= "nil" then device = check.device("sync", "device", device) end
   local st = C.cfx_sync(core.context(), device)
   if st ~= 0 then core.settle(st) end
 end
@@ -107,7 +106,7 @@ local precision = "float32"
 ---@return string
 function system.precision(name)
   if name ~= nil then
-    check.string("precision", "name", name)
+    check.text("precision", "name", name)
     local st = C.cfx_precision(core.context(), name)
     if st ~= 0 then core.settle(st) end
     precision = name

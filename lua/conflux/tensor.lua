@@ -291,7 +291,8 @@ end
 local function slice_at(x, d, range)
   local size = tonumber(x._shape[d])
   local a, b, step = range[1], range[2], range[3]
-  if #range > 3 then check.arg("index", tostring(d + 1), "{first, last, step?}", ("a list of %d"):format(#range)) end
+  local count = check.length("index", d + 1, range)
+  if count > 3 then check.arg("index", tostring(d + 1), "{first, last, step?}", ("a list of %d"):format(count)) end
   if b == nil then b = a end
   check.integer("index", tostring(d + 1), a)
   check.integer("index", tostring(d + 1), b)
@@ -307,7 +308,7 @@ end
 
 -- The view t[{...}]: per dimension a position, a range, or {} for all.
 local function view_at(x, list)
-  local n = #list
+  local n = check.length("index", "key", list)
   if next(list) ~= nil and n == 0 then wrong("index", "key", "a list of positions and ranges", list) end
   if n > x._ndim then
     fail("index", "%d positions for a tensor of %d dimensions", n, x._ndim)

@@ -81,6 +81,7 @@ local tree = {}
 ---@param x any  a tensor, a module, or any nested table
 ---@param f fun(path: string, tensor: conflux.Tensor, table: table?, key: integer|string|nil)
 function tree.walk(x, f)
+  if type(f) ~= "function" then check.wrong("tree.walk", "f", "a function", f) end
   visit(x, f, "", nil, nil, {})
 end
 

@@ -106,6 +106,40 @@ describe("checks", function()
   end)
 end)
 
+describe("a list with a hole", function()
+  it("is refused wherever a list is taken, with the place of the hole", function()
+    local x = cf.ones(3, 3)
+    local function refuses(text, f, ...)
+      local arguments, n = {...}, select("#", ...)
+      assert.refuses(function() f(unpack(arguments, 1, n)) end, text)
+    end
+    -- built so that their length is what comes before the hole, whatever Lua says of {1, nil, 3}
+    local function holed(a, c)
+      local t = {}
+      t[1], t[3] = a, c
+      return t
+    end
+    local hole = "expected a list without holes, got nothing at position 2, before 3"
+    refuses("tensor: argument 'v': " .. hole, cf.tensor, holed(1, 3))
+    refuses("tensor: argument 'v': " .. hole, cf.tensor, holed({1}, {3}))
+    refuses("tensor: argument 'v[2]': " .. hole, cf.tensor, {{1}, holed(1, 3)})
+    refuses("zeros: argument 'shape': " .. hole, cf.zeros, holed(1, 3))
+    refuses("reshape: argument 'shape': " .. hole, cf.reshape, x, holed(9, 1))
+    refuses("from: argument 'shape': " .. hole, cf.from, ("x"):rep(12), holed(1, 3))
+    refuses("zeros: argument 'shape': " .. hole, cf.nn.init.zeros, holed(1, 3))
+    refuses("sum: argument 'dims': " .. hole, cf.sum, x, holed(1, 3))
+    refuses("permute: argument 'dims': " .. hole, cf.permute, x, holed(1, 2))
+    refuses("concat: argument 'list': " .. hole, cf.concat, holed(x, x))
+    refuses("stack: argument 'list': " .. hole, cf.stack, holed(x, x))
+    refuses("split: argument 'size': " .. hole, cf.split, x, holed(3, 1))
+    refuses("pad: argument 'widths': " .. hole, cf.pad, x, holed(1, 1))
+    refuses("index: argument 'key': " .. hole, function() return x[holed(1, 3)] end)
+    refuses("index: argument '1': " .. hole, function() return x[{holed(1, 2)}] end)
+    refuses("withdevices: argument 'devices': " .. hole, cf.withdevices, function() end, holed("cpu", "cpu"))
+    refuses("allreduce: argument 'list': " .. hole, cf.allreduce, "sum", holed(x, x))
+  end)
+end)
+
 describe("an interrupt", function()
   it("stops the next call, once", function()
     local x = cf.ones(2)

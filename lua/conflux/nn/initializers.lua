@@ -15,8 +15,7 @@ local KIND = core.dtype.float32
 -- Reads `(n, m, ..., options?)` or `({n, m, ...}, options?)`.
 local function read(fname, known, ...)
   local count = select("#", ...)
-  local last = select(count, ...)
-  local o = nil
+  local last, o = count > 0 and select(count, ...) or nil, nil
   if count > 0 and type(last) == "table" and last[1] == nil and (count > 1 or next(last) ~= nil) then
     o, count = last, count - 1
   end
@@ -35,6 +34,12 @@ local function fans(fname, shape)
   local area = 1
   for d = 2, #shape - 1 do area = area * shape[d] end
   return area * shape[#shape], area * shape[1]
+end
+
+-- A number among the options.
+local function option(fname, name, value, default)
+  if type(value) == "nil" then return default end
+  return check.number(fname, name, value)
 end
 
 local function random(kind, a, b, shape)
@@ -60,7 +65,7 @@ local init = {}
 function init.glorot_uniform(...)
   local shape, o = read("glorot_uniform", {"gain"}, ...)
   local fan_in, fan_out = fans("glorot_uniform", shape)
-  local bound = (o.gain or 1) * sqrt(6 / (fan_in + fan_out))
+  local bound = option("glorot_uniform", "gain", o.gain, 1) * sqrt(6 / (fan_in + fan_out))
   return random("uniform", -bound, bound, shape)
 end
 
@@ -70,7 +75,7 @@ end
 function init.glorot_normal(...)
   local shape, o = read("glorot_normal", {"gain"}, ...)
   local fan_in, fan_out = fans("glorot_normal", shape)
-  return random("normal", 0, (o.gain or 1) * sqrt(2 / (fan_in + fan_out)), shape)
+  return random("normal", 0, option("glorot_normal", "gain", o.gain, 1) * sqrt(2 / (fan_in + fan_out)), shape)
 end
 
 --- Uniform on +-gain sqrt(3 / fan in), gain sqrt(2) for relu: He et al., "Delving Deep into Rectifiers" (2015).
@@ -78,7 +83,7 @@ end
 ---@return conflux.Tensor float32
 function init.kaiming_uniform(...)
   local shape, o = read("kaiming_uniform", {"gain"}, ...)
-  local bound = (o.gain or sqrt(2)) * sqrt(3 / fans("kaiming_uniform", shape))
+  local bound = option("kaiming_uniform", "gain", o.gain, sqrt(2)) * sqrt(3 / fans("kaiming_uniform", shape))
   return random("uniform", -bound, bound, shape)
 end
 
@@ -87,7 +92,8 @@ end
 ---@return conflux.Tensor float32
 function init.kaiming_normal(...)
   local shape, o = read("kaiming_normal", {"gain"}, ...)
-  return random("normal", 0, (o.gain or sqrt(2)) / sqrt((fans("kaiming_normal", shape))), shape)
+  local gain = option("kaiming_normal", "gain", o.gain, sqrt(2))
+  return random("normal", 0, gain / sqrt((fans("kaiming_normal", shape))), shape)
 end
 
 --- Uniform on [low, high), by default [0, 1).
@@ -95,7 +101,7 @@ end
 ---@return conflux.Tensor float32
 function init.uniform(...)
   local shape, o = read("uniform", {"low", "high"}, ...)
-  return random("uniform", o.low or 0, o.high or 1, shape)
+  return random("uniform", option("uniform", "low", o.low, 0), option("uniform", "high", o.high, 1), shape)
 end
 
 --- Normal, by default of mean 0 and deviation 1.
@@ -103,7 +109,7 @@ end
 ---@return conflux.Tensor float32
 function init.normal(...)
   local shape, o = read("normal", {"mean", "std"}, ...)
-  return random("normal", o.mean or 0, o.std or 1, shape)
+  return random("normal", option("normal", "mean", o.mean, 0), option("normal", "std", o.std, 1), shape)
 end
 
 --- Zeros.
