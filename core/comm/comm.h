@@ -48,8 +48,13 @@ cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(c
                          int32_t first, int32_t nparts, const cf_part *parts, int32_t *last);
 void cf_parts_done(int32_t replicas, const cf_part *parts);
 
-/* Adds what a command waits for before it reads the part in replica r, and writes it. */
-cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool writes);
+/* Adds what a command waits for before it touches the part in replica r. */
+cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes);
+
+/* Whether what replica r holds goes into the result. */
+static inline bool cf_combine_reads(cf_combine op, int32_t root, int32_t r) {
+    return op != CF_COMBINE_COPY || r == root;
+}
 
 /* Whether replica r is written. */
 static inline bool cf_combine_writes(cf_combine op, int32_t root, int32_t r) {

@@ -80,15 +80,16 @@ CFX_API cfx_status cfx_group(int32_t n, cfx_device *const *devices, char *out, s
 
 /* ---- what groups share ------------------------------------------------------------------------------ */
 
-cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool writes) {
+/* A collective's writes are noted beside the earlier ones, which the rest of the buffer still rests on. */
+cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes) {
     const cf_buffer *buffer = cf_part_buffer(part, r);
-    const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
-    if (part->bucket < 0) {
-        CF_TRY(cf_wait_to_read(waits, handle));
-        return writes ? cf_wait_to_write(waits, handle) : CFX_OK;
-    }
-    cf_waits_event(waits, buffer->buckets[part->bucket].event);
-    if (writes) cf_waits_uses(waits, &buffer->reads);
+    const cf_reason reason = reads ? CF_DATA : CF_ORDER;
+    CF_TRY(cf_refuse_void(part->handles[(int64_t)r * part->stride]));
+    if (part->bucket < 0) cf_waits_uses(waits, &buffer->writes, reason);
+    else cf_waits_event(waits, buffer->buckets[part->bucket].event, reason);
+    if (!writes) return CFX_OK;
+    cf_waits_uses(waits, &buffer->reads, CF_ORDER);
+    cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
     return CFX_OK;
 }
 

@@ -23,7 +23,8 @@ static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, c
     cf_waits waits = {.own = queue, .n = 0};
     void *payload;
     /* in every replica the stretch's own writes, and where it writes, all reads */
-    for (int32_t r = 0; r < replicas; r++) CF_TRY(cf_part_waits(&waits, part, r, cf_combine_writes(op, root, r)));
+    for (int32_t r = 0; r < replicas; r++)
+        CF_TRY(cf_part_waits(&waits, part, r, cf_combine_reads(op, root, r), cf_combine_writes(op, root, r)));
     CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0),
                             &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;

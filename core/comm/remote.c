@@ -68,11 +68,14 @@ static cfx_status work_new(int32_t n, int32_t nparts, const cf_join *like, work 
 /* ---- parts ------------------------------------------------------------------------------------------ */
 
 static cfx_status enqueue_part(work *w, const cf_part *part, cf_event *events) {
+    const cf_combine op = (cf_combine)w->like.op;
+    const int32_t root = w->like.root;
     for (int32_t r = 0; r < w->n; r++) {
         w->waits[r].own = &w->devices[r]->queue[CF_COMM];
         w->waits[r].n = 0;
         for (int32_t s = 0; s < w->n; s++)
-            CF_TRY(cf_part_waits(&w->waits[r], part, s, s == r && cf_combine_writes(w->like.op, w->like.root, r)));
+            CF_TRY(cf_part_waits(&w->waits[r], part, s, cf_combine_reads(op, root, s),
+                                 s == r && cf_combine_writes(op, root, s)));
         w->commands[r] = (join_command){w->group, r, w->like};
         w->commands[r].join.dtype = part->dtype;
         w->commands[r].join.n = part->n;
@@ -138,7 +141,7 @@ static cfx_status join_apart(const char *name, const cf_join *like, int32_t n, c
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
         w->waits[r].own = &w->devices[r]->queue[CF_COMM];
         for (int32_t s = 0; s < n && status == CFX_OK; s++) status = cf_wait_to_read(&w->waits[r], in[s]);
-        if (status == CFX_OK) status = cf_wait_to_write(&w->waits[r], out[r]);
+        if (status == CFX_OK) cf_wait_to_write(&w->waits[r], out[r]);
         w->commands[r] = (join_command){w->group, r, *like};
         w->commands[r].join.in = cf_data(in[r]);
         w->commands[r].join.out = cf_data(out[r]);

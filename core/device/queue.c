@@ -25,9 +25,11 @@ cfx_status cf_queue_open(cf_queue *queue) {
     if (ring == MAP_FAILED) return cf_fail(CFX_EMEMORY, "out of host memory: %d bytes for a queue", CF_RING_BYTES);
     queue->ring = ring;
     if (!queue->device->backend->streams) return CFX_OK;
-    void *asked;
+    void *asked, *followed;
     CF_TRY(cf_alloc_zero(CF_LAUNCH_AHEAD, sizeof *queue->asked, &asked));
     queue->asked = asked;
+    CF_TRY(cf_alloc_zero(CF_FOLLOWED, sizeof *queue->followed, &followed));
+    queue->followed = followed;
     return CFX_OK;
 }
 
@@ -35,7 +37,9 @@ void cf_queue_close(cf_queue *queue) {
     if (queue->ring) munmap(queue->ring, CF_RING_BYTES);
     queue->ring = NULL;
     free(queue->asked);
+    free(queue->followed);
     queue->asked = NULL;
+    queue->followed = NULL;
 }
 
 void cf_queue_free(cf_queue *queue) {
@@ -45,7 +49,7 @@ void cf_queue_free(cf_queue *queue) {
 }
 
 size_t cf_queue_bytes(int nwaits, size_t payload) {
-    return round_record(sizeof(cf_command) + (size_t)nwaits * sizeof(cf_event)) + round_record(payload);
+    return round_record(sizeof(cf_command) + (size_t)nwaits * sizeof(cf_wait)) + round_record(payload);
 }
 
 static size_t ring_free(cf_queue *queue) {
@@ -81,7 +85,7 @@ static cf_command *place(cf_queue *queue, size_t bytes) {
     return (cf_command *)(queue->ring + at);
 }
 
-cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits, int nwaits,
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_wait *waits, int nwaits,
                             size_t payload, void **out) {
     const size_t bytes = cf_queue_bytes(nwaits, payload);
     cfx_context *context = queue->device->context;
@@ -165,12 +169,12 @@ static bool is_same(const cf_fault *a, const cf_fault *b) {
 
 cfx_status cf_event_raise(cf_event e) {
     if (!e.queue || atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return CFX_OK;
-    const cf_fault *fault = atomic_load(&e.queue->fault);
     cfx_context *context = e.queue->device->context;
     /* Every queue runs dry first, so that no command already enqueued can inherit the poison after it was
      * cleared.  Faults are rare: the price does not matter. */
     for (int32_t i = 0; i < context->nopen; i++)
         for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[q])));
+    const cf_fault *fault = atomic_load(&e.queue->fault); /* only now: a device may have found an earlier one */
     for (int32_t i = 0; i < context->nopen; i++) {
         for (int q = 0; q < CF_QUEUES; q++) {
             cf_queue *queue = &context->open[i]->queue[q];
@@ -232,20 +236,23 @@ void cf_uses_prune(cf_uses *uses) {
     uses->n = kept;
 }
 
-void cf_waits_event(cf_waits *waits, cf_event e) {
+void cf_waits_event(cf_waits *waits, cf_event e, cf_reason reason) {
+    const uint64_t data = reason == CF_DATA ? e.ticket : 0;
     if (!e.queue || e.queue == waits->own) return;
-    /* A poisoned queue's past is still waited for: that is how the poison is inherited. */
-    if (cf_event_done(e) && atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return;
+    /* Data of a poisoned queue's past are still waited for: that is how the poison is inherited. */
+    if (cf_event_done(e) && atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > data) return;
     for (int i = 0; i < waits->n; i++) {
-        if (waits->items[i].queue != e.queue) continue;
-        if (e.ticket > waits->items[i].ticket) waits->items[i].ticket = e.ticket;
+        cf_wait *wait = &waits->items[i];
+        if (wait->until.queue != e.queue) continue;
+        if (e.ticket > wait->until.ticket) wait->until.ticket = e.ticket;
+        if (data > wait->data) wait->data = data;
         return;
     }
-    /* One event a queue, and a context has at most CF_MAX_DEVICES * CF_QUEUES of them. */
-    waits->items[waits->n++] = e;
+    /* One wait a queue, and a context has at most CF_MAX_DEVICES * CF_QUEUES of them. */
+    waits->items[waits->n++] = (cf_wait){e, data};
 }
 
-void cf_waits_uses(cf_waits *waits, const cf_uses *uses) {
+void cf_waits_uses(cf_waits *waits, const cf_uses *uses, cf_reason reason) {
     const cf_event *all = cf_uses_items(uses);
-    for (int32_t i = 0; i < uses->n; i++) cf_waits_event(waits, all[i]);
+    for (int32_t i = 0; i < uses->n; i++) cf_waits_event(waits, all[i], reason);
 }

@@ -7,8 +7,9 @@
  * of commands can deadlock.
  *
  * A command that fails poisons its queue from its ticket on: later commands are skipped (but for those that
- * must run regardless) until the host has raised the fault and cleared it.  A command that waits for an event
- * in the poisoned part of another queue poisons its own.
+ * must run regardless) until the host has raised the fault and cleared it.  A command that waits for data of the
+ * poisoned part of another queue poisons its own; a command that waits for order alone (it writes what others read, or
+ * gives a new value to what they wrote) does not: nothing of theirs comes into what it makes.
  *
  * The host is one thread at a time; the worker is one thread; nothing else touches a queue, but for `finished`
  * and `poisoned_at`, which every worker may read.
@@ -29,6 +30,16 @@ typedef struct cf_event {
     uint64_t ticket;
 } cf_event;
 
+/* Why a command waits: for what the event's command made, or only so that it comes later. */
+typedef enum cf_reason { CF_ORDER, CF_DATA } cf_reason;
+
+/* One queue's part in what a command waits for.  The two tickets differ where it waits for an early one's data and for
+ * a later one's end. */
+typedef struct cf_wait {
+    cf_event until;
+    uint64_t data; /* poison at or before this ticket is inherited; 0: order alone */
+} cf_wait;
+
 /* What a command does, on the worker's thread.  `poisoned`: its queue is poisoned and only commands enqueued
  * with CF_ALWAYS get here. */
 typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
@@ -37,7 +48,8 @@ enum {
     CF_ALWAYS = 1,               /* runs even in a poisoned queue */
     CF_JOINS = 2,                /* a part of a collective: the queue goes on once backend->collectives says so */
     CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
-    CF_MAX_WAITS = 130           /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
+    CF_MAX_WAITS = 130,          /* (CF_MAX_DEVICES + cpu:0) * CF_QUEUES */
+    CF_FOLLOWED = 1024           /* data that a queue's stream has followed and that have not happened yet */
 };
 
 /* The first error of a fault, kept by the context until it ends; shared by all queues that inherit it. */
@@ -56,7 +68,7 @@ typedef struct cf_command {
     const char *op; /* for the fault's message */
     const char *source;
     int32_t line;
-    cf_event waits[];
+    cf_wait waits[];
 } cf_command;
 
 /* A stretch of tickets whose commands were skipped. */
@@ -89,6 +101,12 @@ struct cf_queue {
         int32_t line;
     } * asked;  /* [CF_LAUNCH_AHEAD], by ticket: who launched what has not happened yet; NULL where a kernel is done */
     bool joins; /* the next command runs, and waits for its other participants */
+    uint64_t happened; /* ticket: the device is through with it */
+    struct cf_followed {
+        uint64_t ticket; /* was launched behind these data of another queue: if they turn out wrong, it was wrong */
+        cf_event data;
+    } * followed; /* [CF_FOLLOWED], a ring: [judged, noted), in the order of their tickets */
+    uint64_t judged, noted;
 };
 
 void cf_queue_init(cf_queue *queue, struct cfx_device *device);
@@ -105,7 +123,7 @@ size_t cf_queue_bytes(int nwaits, size_t payload);
 
 /* Enqueues in two halves: reserve gives the payload to fill (16-byte aligned), commit makes it visible and
  * returns the command's event.  A reservation that is not committed has not happened. */
-cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_event *waits, int nwaits,
+cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_wait *waits, int nwaits,
                             size_t payload, void **out);
 cf_event cf_queue_commit(cf_queue *queue);
 
@@ -151,14 +169,14 @@ void cf_uses_clear(cf_uses *uses); /* and frees */
 void cf_uses_prune(cf_uses *uses);
 static inline const cf_event *cf_uses_items(const cf_uses *u) { return u->items ? u->items : u->first; }
 
-/* A command's waits while it is put together: foreign, unfinished, one a queue. */
+/* A command's waits while it is put together: foreign, unfinished or poisoned, one a queue. */
 typedef struct cf_waits {
     const cf_queue *own;
     int n;
-    cf_event items[CF_MAX_WAITS];
+    cf_wait items[CF_MAX_WAITS];
 } cf_waits;
 
-void cf_waits_event(cf_waits *waits, cf_event e);
-void cf_waits_uses(cf_waits *waits, const cf_uses *uses);
+void cf_waits_event(cf_waits *waits, cf_event e, cf_reason reason);
+void cf_waits_uses(cf_waits *waits, const cf_uses *uses, cf_reason reason);
 
 #endif

@@ -43,25 +43,46 @@ static bool follows(cf_worker *worker, int q, cf_event e) {
 /* The first event that the command still waits for; its queue is NULL if there is none. */
 static cf_event blocked_on(cf_worker *worker, int q, const cf_command *command) {
     for (int i = 0; i < command->nwaits; i++)
-        if (!follows(worker, q, command->waits[i])) return command->waits[i];
+        if (!follows(worker, q, command->waits[i].until)) return command->waits[i].until;
     return (cf_event){NULL, 0};
 }
 
+/* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
 static void poison(cf_queue *queue, uint64_t ticket, const cf_fault *fault) {
+    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
     atomic_store(&queue->fault, fault);
     atomic_store_explicit(&queue->poisoned_at, ticket, memory_order_release);
 }
 
+/* Takes over the poison of e's queue if that is poisoned at or before e.  Whoever saw that e has happened sees it. */
+static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
+    if (atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return;
+    const cf_fault *fault = atomic_load(&e.queue->fault);
+    if (fault) poison(queue, ticket, fault);
+}
+
 static void inherit(cf_queue *queue, const cf_command *command, uint64_t ticket) {
     for (int i = 0; i < command->nwaits; i++) {
-        const cf_event e = command->waits[i];
-        if (atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) continue;
-        const cf_fault *fault = atomic_load(&e.queue->fault);
-        if (fault) {
-            poison(queue, ticket, fault);
-            return;
-        }
+        const cf_event data = {command->waits[i].until.queue, command->waits[i].data};
+        if (data.ticket == 0) continue;
+        if (!cf_event_done(data)) queue->followed[queue->noted++ % CF_FOLLOWED] = (struct cf_followed){ticket, data};
+        inherit_event(queue, ticket, data);
     }
+}
+
+/* How far the queue is, of `happened`, with all that it followed judged: what it did behind data that turned out wrong
+ * was wrong from there on, though its own device found nothing. */
+static uint64_t judge(cf_queue *queue) {
+    for (; queue->judged < queue->noted; queue->judged++) {
+        const struct cf_followed *f = &queue->followed[queue->judged % CF_FOLLOWED];
+        if (f->ticket > queue->happened) break;
+        if (!cf_event_done(f->data)) { /* it has, but its worker has not looked */
+            cf_alarm_set(f->data);
+            return f->ticket - 1;
+        }
+        inherit_event(queue, f->ticket, f->data);
+    }
+    return queue->happened;
 }
 
 /* ---- tickets ---------------------------------------------------------------------------------------- */
@@ -75,7 +96,7 @@ static void finish(cf_queue *queue, uint64_t ticket) {
 }
 
 static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_command *command) {
-    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX) return;
+    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
     poison(queue, ticket, cf_fault_keep(queue->device->context, status, command));
 }
 
@@ -109,13 +130,14 @@ static bool look(cf_worker *worker, cfx_device *device) {
     bool moved = false;
     for (int q = 0; worker->backend->streams && q < CF_QUEUES; q++) {
         cf_queue *queue = &device->queue[q];
-        const uint64_t before = atomic_load_explicit(&queue->finished, memory_order_relaxed);
-        uint64_t done = before;
-        if (before == queue->marked) continue;
-        uint64_t faulted = 0;
-        const cfx_status status = worker->backend->streams->poll(worker, q, &done, &faulted);
-        if (status != CFX_OK) fail_late(queue, before, faulted, status);
-        if (done == before) continue;
+        const uint64_t before = queue->happened;
+        if (before != queue->marked) {
+            uint64_t faulted = 0;
+            const cfx_status status = worker->backend->streams->poll(worker, q, &queue->happened, &faulted);
+            if (status != CFX_OK) fail_late(queue, before, faulted, status);
+        }
+        const uint64_t done = judge(queue);
+        if (done == atomic_load_explicit(&queue->finished, memory_order_relaxed)) continue;
         finish(queue, done);
         moved = true;
     }
@@ -125,6 +147,7 @@ static bool look(cf_worker *worker, cfx_device *device) {
 /* Whether the device has as much to do as it may. */
 static bool is_far_ahead(const cf_queue *queue) {
     if (!queue->asked) return false;
+    if (queue->noted - queue->judged > CF_FOLLOWED - CF_MAX_WAITS) return true;
     return queue->launched - atomic_load_explicit(&queue->finished, memory_order_relaxed) >= CF_LAUNCH_AHEAD;
 }
 

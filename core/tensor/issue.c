@@ -17,23 +17,23 @@ bool cf_is_whole(const cfx_tensor *x) { return cf_numel(x) * cfx_dtype_size(x->_
 
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
     CF_TRY(cf_refuse_void(x));
-    cf_waits_uses(waits, &x->_buffer->writes);
+    cf_waits_uses(waits, &x->_buffer->writes, CF_DATA);
     return CFX_OK;
 }
 
-cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
-    cf_buffer *buffer = x->_buffer;
-    cf_waits_uses(waits, &buffer->writes);
-    cf_waits_uses(waits, &buffer->reads);
-    if (buffer->block->uses.n) cf_waits_uses(waits, &buffer->block->uses);
-    return CFX_OK;
+void cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
+    const cf_buffer *buffer = x->_buffer;
+    cf_waits_uses(waits, &buffer->writes, cf_is_whole(x) ? CF_ORDER : CF_DATA);
+    cf_waits_uses(waits, &buffer->reads, CF_ORDER);
+    if (buffer->block->uses.n) cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
 }
 
 cfx_status cf_did_read(const cfx_tensor *x, cf_event e) { return cf_uses_add(&x->_buffer->reads, e); }
 
 cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
     cf_buffer *buffer = x->_buffer;
-    /* The write waited for all that came before it, so it stands for all of that. */
+    /* The write waited for all that came before it, and took over the poison of what it leaves of that, so it stands
+     * for all of it. */
     buffer->writes.n = buffer->reads.n = 0;
     buffer->fresh = buffer->empty = 0;
     if (buffer->block->uses.n) cf_uses_clear(&buffer->block->uses);
@@ -81,7 +81,7 @@ static cfx_status enqueue(const cf_issue *issue) {
         if (k >= issue->nout) continue;
         /* A part made in a void buffer would hide that the rest is void. */
         if (!cf_is_whole(issue->t[k])) CF_TRY(cf_refuse_void(issue->t[k]));
-        CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
+        cf_wait_to_write(&waits, issue->t[k]);
     }
     void *payload;
     CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,

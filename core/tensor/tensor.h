@@ -92,9 +92,10 @@ typedef enum cf_write { CF_MAKE, CF_UPDATE } cf_write;
 cfx_status cf_refuse_void(const cfx_tensor *x);
 /* 1 if the view is all of its buffer. */
 bool cf_is_whole(const cfx_tensor *x);
-/* What a command on `queue` that reads or writes x has to wait for; a reader refuses void tensors. */
+/* What a command on `queue` that reads or writes x has to wait for; a reader refuses void tensors.  A part that is
+ * written rests on what was written before, for it stands for the whole from then on. */
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x);
-cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
+void cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
 /* Notes that the command of event e read or wrote x. */
 cfx_status cf_did_read(const cfx_tensor *x, cf_event e);
 cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind);

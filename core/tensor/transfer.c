@@ -148,7 +148,7 @@ static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
     cf_queue *queue = &cf_device(y)->queue[CF_COMPUTE];
     cf_waits waits = {.own = queue};
     void *copy, *payload;
-    CF_TRY(cf_wait_to_write(&waits, y));
+    cf_wait_to_write(&waits, y);
     CF_TRY(cf_alloc(bytes, &copy));
     const cfx_status status =
         cf_queue_reserve(queue, run_parcel, "from", CF_ALWAYS, waits.items, waits.n, sizeof(parcel), &payload);
@@ -167,7 +167,7 @@ static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
         const size_t n = piece_bytes(at, bytes);
         cf_event sent;
         void *memory;
-        CF_TRY(cf_wait_to_write(&waits, y));
+        cf_wait_to_write(&waits, y);
         CF_TRY(cf_staging_take(staging, n, &memory));
         memcpy(memory, from + at, n);
         CF_TRY(enqueue("from", &waits, (piece){(char *)cf_data(y) + at, memory, n}, &sent));
@@ -209,7 +209,7 @@ static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t b
     cf_waits waits = {.own = &cf_device(y)->queue[CF_COMM]};
     cf_event e;
     CF_TRY(cf_wait_to_read(&waits, x));
-    CF_TRY(cf_wait_to_write(&waits, y));
+    cf_wait_to_write(&waits, y);
     CF_TRY(enqueue("to", &waits, (piece){cf_data(y), cf_data(x), bytes}, &e));
     CF_TRY(cf_did_read(x, e));
     return cf_did_write(y, e, CF_MAKE);
@@ -225,8 +225,8 @@ static cfx_status transfer_piece(const cfx_tensor *x, cfx_tensor *y, cf_staging 
     CF_TRY(enqueue("to", &reads, (piece){memory, (char *)cf_data(x) + at, bytes}, &read));
     cf_staging_used(staging, read);
     CF_TRY(cf_did_read(x, read));
-    cf_waits_event(&writes, read);
-    CF_TRY(cf_wait_to_write(&writes, y));
+    cf_waits_event(&writes, read, CF_DATA);
+    cf_wait_to_write(&writes, y);
     CF_TRY(enqueue("to", &writes, (piece){(char *)cf_data(y) + at, memory, bytes}, &written));
     cf_staging_used(staging, written);
     return cf_did_write(y, written, CF_MAKE);

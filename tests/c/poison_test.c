@@ -88,6 +88,102 @@ TEST(waiting_for_a_poisoned_past_inherits_too) {
     cfx_context_free(context);
 }
 
+/* ---- what waits for order alone --------------------------------------------------------------------- */
+
+TEST(writing_what_a_poisoned_queue_read_does_not_inherit) {
+    setup();
+    cfx_tensor x = full(a, 8, 1), copy = {0};
+    fault(b);
+    CHECK_STATUS(cfx_to(&x, b, -1, &copy), CFX_OK);
+    CHECK_STATUS(cfx_binary_scalar_into(CF_OP_add, &x, 4), CFX_OK);
+    CHECK_EQ(value_of(&x), 5);
+    check_raises(&copy);
+    CHECK_EQ(value_of(&x), 5);
+    RELEASE(&x, &copy);
+    cfx_context_free(context);
+}
+
+TEST(a_block_that_a_poisoned_queue_used_poisons_no_later_owner) {
+    setup();
+    const int64_t n = 8;
+    const float data[8] = {6, 6, 6, 6, 6, 6, 6, 6};
+    for (int from_host = 0; from_host < 2; from_host++) {
+        gate g = {0};
+        cfx_tensor x = full(a, n, 1), copy = {0}, next = {0};
+        const void *block = x._buffer->data;
+        shut_gate(&g, b, CF_COMPUTE);
+        fault(b);
+        CHECK_STATUS(cfx_to(&x, b, -1, &copy), CFX_OK);
+        RELEASE(&x);
+        if (from_host) CHECK_STATUS(cfx_from_host(a, CFX_FLOAT32, 1, &n, data, &next), CFX_OK);
+        else next = full(a, n, 6);
+        CHECK(next._buffer->data == block); /* else this shows nothing */
+        open_gate(&g);
+        CHECK_EQ(value_of(&next), 6);
+        check_raises(&copy);
+        CHECK_EQ(value_of(&next), 6);
+        RELEASE(&next, &copy);
+    }
+    cfx_context_free(context);
+}
+
+/* x lies on a and was written last, but for the fault of b, by both communication queues. */
+static cfx_tensor written_by_a_poisoned_collective(void) {
+    cfx_tensor x = full(a, 8, 1), y = full(b, 8, 2);
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    fault(b);
+    CHECK_STATUS(cfx_binary_scalar_into(CF_OP_add, &y, 1), CFX_OK);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, (cfx_tensor *[]){&x, &y}), CFX_OK);
+    RELEASE(&y);
+    return x;
+}
+
+TEST(giving_a_new_value_to_the_whole_of_a_poisoned_write_does_not_inherit) {
+    setup();
+    cfx_tensor source = full(a, 8, 3), x = written_by_a_poisoned_collective();
+    CHECK_STATUS(cfx_unary(CF_OP_neg, &source, 0, 0, &x), CFX_OK);
+    CHECK_EQ(value_of(&x), -3);
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_EFAULT);
+    CHECK_EQ(value_of(&x), -3);
+    RELEASE(&x, &source);
+    cfx_context_free(context);
+}
+
+TEST(writing_a_part_of_a_poisoned_write_inherits) {
+    setup();
+    cfx_tensor source = full(a, 4, 3), x = written_by_a_poisoned_collective(), part = {0};
+    CHECK_STATUS(cfx_slice(&x, 0, 0, 4, 1, &part), CFX_OK);
+    CHECK_STATUS(cfx_unary(CF_OP_neg, &source, 0, 0, &part), CFX_OK);
+    check_raises(&x);
+    check_raises(&x);
+    RELEASE(&x, &source, &part);
+    cfx_context_free(context);
+}
+
+TEST(changing_a_poisoned_write_in_place_inherits) {
+    setup();
+    cfx_tensor x = written_by_a_poisoned_collective();
+    CHECK_STATUS(cfx_binary_scalar_into(CF_OP_add, &x, 1), CFX_OK);
+    check_raises(&x);
+    RELEASE(&x);
+    cfx_context_free(context);
+}
+
+TEST(a_wait_for_data_is_judged_by_their_ticket_where_another_of_its_queue_is_for_order) {
+    setup();
+    cfx_tensor x = full(a, 8, 1), early = full(b, 8, 7), copy = {0}, late = {0};
+    fault(b);
+    CHECK_STATUS(cfx_to(&x, b, -1, &copy), CFX_OK);
+    CHECK_STATUS(cfx_copy(&x, &early), CFX_OK); /* reads what b made before the fault, writes what b read after it */
+    CHECK_EQ(value_of(&x), 7);
+    CHECK_STATUS(cfx_to(&copy, a, -1, &late), CFX_OK);
+    check_raises(&late);
+    RELEASE(&x, &early, &copy, &late);
+    cfx_context_free(context);
+}
+
+/* ---- how it ends ------------------------------------------------------------------------------------ */
+
 TEST(a_raise_clears_all_queues_and_what_comes_after_it_runs) {
     setup();
     fault(a);

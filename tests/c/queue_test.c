@@ -184,8 +184,9 @@ TEST(no_wake_up_is_lost_between_devices) {
         } c = {&count, i};
         const int device = i % DEVICES, queue = i / 7 % CF_QUEUES;
         cf_waits waits = {.own = &cfx_device_at(context, device)->queue[queue]};
-        cf_waits_event(&waits, before);
-        before = enqueue(cfx_device_at(context, device), queue, run_counted, 0, waits.items, waits.n, &c, sizeof c);
+        cf_waits_event(&waits, before, CF_DATA);
+        before = enqueue(cfx_device_at(context, device), queue, run_counted, 0, &waits.items[0].until, waits.n, &c,
+                         sizeof c);
         if (i % 5000 == 4999) CHECK_STATUS(cf_event_wait(before), CFX_OK);
     }
     CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
@@ -247,14 +248,16 @@ TEST(a_command_waits_neither_for_its_own_queue_nor_for_what_has_happened) {
     CHECK_STATUS(cf_event_wait(done), CFX_OK);
     const cf_event shut = shut_gate(&g, cfx_device_at(context, 1), CF_COMPUTE);
     cf_waits waits = {.own = own};
-    cf_waits_event(&waits, (cf_event){own, 1});
-    cf_waits_event(&waits, done);
-    cf_waits_event(&waits, (cf_event){NULL, 0});
+    cf_waits_event(&waits, (cf_event){own, 1}, CF_DATA);
+    cf_waits_event(&waits, done, CF_DATA);
+    cf_waits_event(&waits, (cf_event){NULL, 0}, CF_DATA);
     CHECK_EQ(waits.n, 0);
-    cf_waits_event(&waits, shut);
-    cf_waits_event(&waits, (cf_event){other, shut.ticket + 1});
+    cf_waits_event(&waits, shut, CF_ORDER);
+    cf_waits_event(&waits, (cf_event){other, shut.ticket + 1}, CF_DATA);
+    cf_waits_event(&waits, (cf_event){other, shut.ticket + 2}, CF_ORDER);
     CHECK_EQ(waits.n, 1);
-    CHECK_EQ(waits.items[0].ticket, shut.ticket + 1);
+    CHECK_EQ(waits.items[0].until.ticket, shut.ticket + 2);
+    CHECK_EQ(waits.items[0].data, shut.ticket + 1); /* what is behind it counts for the order alone */
     open_gate(&g);
     cfx_context_free(context);
 }

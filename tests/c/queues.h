@@ -58,12 +58,14 @@ static inline int says(const char *part) {
 
 /* ---- commands --------------------------------------------------------------------------------------- */
 
-/* Enqueues `run` with a copy of `payload`. */
+/* Enqueues `run` with a copy of `payload`, behind the data of at most 8 events. */
 static inline cf_event enqueue(cfx_device *device, int queue, cf_run run, int flags, const cf_event *waits, int nwaits,
                                const void *payload, size_t bytes) {
     void *to;
     cf_queue *q = &device->queue[queue];
-    if (!CHECK_STATUS(cf_queue_reserve(q, run, "test", flags, waits, nwaits, bytes, &to), CFX_OK))
+    cf_wait data[8];
+    for (int i = 0; i < nwaits; i++) data[i] = (cf_wait){waits[i], waits[i].ticket};
+    if (!CHECK_STATUS(cf_queue_reserve(q, run, "test", flags, data, nwaits, bytes, &to), CFX_OK))
         return (cf_event){NULL, 0};
     memcpy(to, payload, bytes);
     return cf_queue_commit(q);

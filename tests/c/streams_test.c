@@ -152,13 +152,68 @@ TEST(streams_follow_each_other_without_the_host) {
     cfx_tensor x = full(one, 4, 1), y = {0};
     CHECK_STATUS(cfx_to(&x, two, -1, &y), CFX_OK);
     cfx_tensor z = plus(&y, 1);
-    CHECK_EQ(value_of(&z), 2); /* though the first device's work has not happened */
-    CHECK(!cfx_ready(&x));
+    cf_alarm_set(last_of(two, CF_COMPUTE));
+    while (atomic_load(&streams[1][CF_COMPUTE].marked) < last_of(two, CF_COMPUTE).ticket) usleep(100);
+    CHECK(!cfx_ready(&x)); /* the second device has launched all, though the first one's work has not happened */
+    CHECK(!cfx_ready(&z)); /* and may yet turn out wrong */
     CHECK(atomic_load(&streams[0][CF_COMPUTE].followers) > 0);
     let_happen(0, CF_COMPUTE);
+    CHECK_EQ(value_of(&z), 2);
     cfx_release(&x);
     cfx_release(&y);
     cfx_release(&z);
+    cfx_context_free(context);
+}
+
+/* A device finds out late that its second command, in whose place others come in the tests below, was wrong. */
+TEST(a_stream_that_followed_data_inherits_what_is_found_wrong_with_them_later) {
+    cfx_context *context = context_of("fake:0*2");
+    cfx_device *one = cfx_device_at(context, 0), *two = cfx_device_at(context, 1);
+    float got[4];
+    hold(0, CF_COMPUTE);
+    cfx_tensor x = full(one, 4, 1), own = full(two, 4, 5), good = {0}, copy = {0};
+    CHECK_STATUS(cfx_to(&x, two, -1, &good), CFX_OK);
+    cfx_at_line(context, "some.lua", 12);
+    cfx_tensor y = plus(&x, 1);
+    cfx_at_line(context, "some.lua", 13);
+    atomic_store(&streams[0][CF_COMPUTE].broken, last_of(one, CF_COMPUTE).ticket);
+    cfx_tensor before = plus(&own, 1);
+    CHECK_STATUS(cfx_to(&y, two, -1, &copy), CFX_OK);
+    cfx_tensor after = plus(&copy, 1);
+    cf_alarm_set(last_of(two, CF_COMPUTE));
+    while (atomic_load(&streams[1][CF_COMPUTE].marked) < last_of(two, CF_COMPUTE).ticket) usleep(100);
+    let_happen(0, CF_COMPUTE);
+    CHECK_EQ(value_of(&before), 6);
+    CHECK_EQ(value_of(&good), 1); /* of what came before it nothing is lost */
+    CHECK_STATUS(cfx_read(&after, got, sizeof got), CFX_EFAULT);
+    CHECK(says("add: id 7 is wrong (enqueued at some.lua:12)"));
+    CHECK_STATUS(cfx_read(&copy, got, sizeof got), CFX_EFAULT);
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK); /* it was one fault */
+    cfx_tensor *all[] = {&x, &own, &good, &copy, &y, &before, &after};
+    for (int i = 0; i < 7; i++) cfx_release(all[i]);
+    cfx_context_free(context);
+}
+
+TEST(a_stream_that_followed_for_the_order_alone_does_not) {
+    cfx_context *context = context_of("fake:0*2");
+    cfx_device *one = cfx_device_at(context, 0), *two = cfx_device_at(context, 1);
+    float got[4];
+    cfx_tensor x = full(one, 4, 1), table = full(two, 4, 1), copy = {0};
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    hold(1, CF_COMPUTE);
+    cfx_tensor wrong = plus(&table, 1);
+    atomic_store(&streams[1][CF_COMPUTE].broken, last_of(two, CF_COMPUTE).ticket);
+    CHECK_STATUS(cfx_to(&x, two, -1, &copy), CFX_OK);
+    CHECK_STATUS(cfx_binary_scalar_into(CF_OP_add, &x, 4), CFX_OK); /* once `two` has read it */
+    cf_alarm_set(last_of(one, CF_COMPUTE));
+    while (atomic_load(&streams[0][CF_COMPUTE].marked) < last_of(one, CF_COMPUTE).ticket) usleep(100);
+    let_happen(1, CF_COMPUTE);
+    CHECK_EQ(value_of(&x), 5);
+    CHECK_STATUS(cfx_read(&copy, got, sizeof got), CFX_EFAULT);
+    CHECK(says("id 7 is wrong"));
+    CHECK_EQ(value_of(&x), 5);
+    cfx_tensor *all[] = {&x, &table, &copy, &wrong};
+    for (int i = 0; i < 4; i++) cfx_release(all[i]);
     cfx_context_free(context);
 }
 

@@ -126,6 +126,25 @@ describe("a fault in a queue", function()
     assert.is_false(models[1][2].weight:totable()[1][1] == before[1][1][1])
   end)
 
+  it("is not passed to a device whose tensors or memory its own only used", function()
+    local x, kept, copies = cf.ones(1000, {device = DEVICES[1]}), cf.ones(1000, {device = DEVICES[1]}), {}
+    cf.sync()
+    local _, bad = cf.withdevices(function(i, device)
+      if i ~= 2 then return end
+      local y = void()
+      copies[1], copies[2] = device(x), device(kept) -- not made: they come after it
+      return nil, y
+    end, DEVICES)
+    x:release()
+    local reused = cf.full(3, 1000, {device = DEVICES[1]})
+    kept:add_(1) -- waits for the copy
+    assert.equal(3000, reused:sum():item())
+    assert.equal(2000, kept:sum():item())
+    assert.matches("index", raised(bad[2].totable, bad[2]))
+    for i = 1, 2 do assert.matches("index", raised(copies[i].totable, copies[i])) end
+    assert.equal(2000, kept:sum():item())
+  end)
+
   it("is not passed to devices that did not ask for its result", function()
     local bad
     local lists = cf.withdevices(function(i)
