@@ -13,9 +13,9 @@
 -- process of its own (a second team of threads in this one would make OpenMP's wait differently), follows each
 -- block of steps, so that whatever else the machine does hits both.
 --
--- With --crowded other programs want the cores, too: two loops that never end, in sessions of their own.  Blocks of steps
--- on one device take turns with the same in a process whose threads never spin (OMP_WAIT_POLICY=passive), which is as
--- fast as it gets there; each begins with a second in which the engine finds out how busy the machine is.
+-- With --crowded other programs want the cores, too: two loops that never end, in sessions of their own.  Blocks of
+-- steps on one device take turns with the same in a process whose threads never spin (OMP_WAIT_POLICY=passive), which
+-- is as fast as it gets there; each begins with a second in which the engine finds out how busy the machine is.
 --
 -- fashion_2dev_samples_per_s is what scripts/fashion.lua reports of its second epoch, its data loader included;
 -- its floor is that of mlp64.
