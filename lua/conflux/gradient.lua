@@ -52,7 +52,7 @@ local function walk(fname, plan, call, into, loss, ...)
   if C.cfx_is_watched(loss) == 0 then
     check.fail(fname, "argument 'f': its first result does not depend on a parameter of the model")
   end
-  local tape, g, grads = call.tape, into, nil
+  local tape, g, grads = call.tape, into
   if into then
     grads = pointers_t(plan.trainable)
     plan:take_gradient(fname, "g", into, grads)
