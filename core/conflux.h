@@ -364,8 +364,10 @@ CFX_API cfx_status cfx_tape_resume(cfx_tape *tape);
 CFX_API void cfx_tape_end(cfx_tape **tape);
 /* 1 if a live tape watches x. */
 CFX_API int32_t cfx_is_watched(const cfx_tensor *x);
-/* Records `out` as made by host code from n inputs; `id` comes back from cfx_tape_custom. */
-CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out);
+/* Records `out` as made by host code from n inputs; `id` comes back from cfx_tape_custom.  Until then inputs, `out` and
+ * the nkept tensors that the host's backward reads besides cannot change in place. */
+CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, int32_t nkept,
+                                   const cfx_tensor *const *kept, cfx_tensor *out);
 /* After CFX_CUSTOM: the id, and in `grad` the gradient of the recorded output. */
 CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad);
 /* Gives the gradient of input i (from 0) of the custom node at hand. */

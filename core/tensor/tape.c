@@ -42,14 +42,17 @@ bool cf_watched(const cfx_tensor *x) { return tape_of(x) != NULL; }
 CFX_API int32_t cfx_is_watched(const cfx_tensor *x) { return cf_watched(x); }
 
 static void node_drop(cf_node *node) {
+    cfx_tensor *saved = cf_node_saved(node);
     for (int32_t k = 0; k < node->nsaved; k++) {
-        node->saved[k]._buffer->saved--;
-        cfx_release(&node->saved[k]);
+        saved[k]._buffer->saved--;
+        cfx_release(&saved[k]);
     }
     node->nsaved = 0;
     cfx_release(&node->grad);
     free(node->more);
+    free(node->many);
     node->more = NULL;
+    node->many = NULL;
 }
 
 static cfx_status node_new(cfx_tape *tape, cf_node **out) {
@@ -64,6 +67,7 @@ static cfx_status node_new(cfx_tape *tape, cf_node **out) {
     node->backward = NULL;
     node->nin = node->nsaved = node->reached = 0;
     node->more = NULL;
+    node->many = NULL;
     node->grad._buffer = NULL;
     return CFX_OK;
 }
@@ -118,7 +122,7 @@ cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *
 }
 
 void cf_save(cf_node *node, const cfx_tensor *x) {
-    cfx_tensor *kept = &node->saved[node->nsaved++];
+    cfx_tensor *kept = &cf_node_saved(node)[node->nsaved++];
     cf_alias(x, kept);
     kept->_buffer->saved++;
 }
@@ -134,13 +138,13 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
         for (int32_t n = 0; n < tape->n; n++) {
             for (int32_t k = 0; k < tape->nodes[n].nsaved; k++) {
                 int64_t a, b;
-                const cfx_tensor *kept = &tape->nodes[n].saved[k];
+                const cfx_tensor *kept = &cf_node_saved(&tape->nodes[n])[k];
                 if (kept->_buffer != x->_buffer) continue;
                 cf_extent(kept, &a, &b);
                 if (a < to && from < b)
-                    return cf_fail(CFX_ESTATE,
-                                   "%s: %s needs the tensor's values for its gradient; they cannot change in place",
-                                   function, cf_op_table[tape->nodes[n].op].name);
+                    return cf_fail(
+                        CFX_ESTATE, "%s: %s needs the tensor's values for its gradient; they cannot change in place",
+                        function, tape->nodes[n].many ? "a custom operation" : cf_op_table[tape->nodes[n].op].name);
             }
         }
     }
@@ -479,18 +483,31 @@ static cfx_status custom_backward(cfx_tape *tape, cf_node *node, const cfx_tenso
     return CFX_CUSTOM;
 }
 
-CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, cfx_tensor *out) {
+CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, int32_t nkept,
+                                   const cfx_tensor *const *kept, cfx_tensor *out) {
     cf_node *node = NULL;
-    cfx_tensor kept = {0}; /* a failure releases `out`, which is the caller's */
+    cfx_tensor before = {0}; /* a failure releases `out`, which is the caller's */
+    void *saved;
     CF_TRY(cf_check_tensor("op", "result", out));
+    if (n < 0 || nkept < 0) return cf_fail(CFX_EARG, "op: %d inputs, %d kept tensors", n, nkept);
+    for (int32_t k = 0; k < n; k++) CF_TRY(cf_check_tensor("op", "inputs", inputs[k]));
+    for (int32_t k = 0; k < nkept; k++) CF_TRY(cf_check_tensor("op", "kept", kept[k]));
     if (cf_watched(out)) return cf_fail(CFX_ESTATE, "op: the result is recorded already");
-    CF_TRY(cfx_retain(out, &kept));
+    CF_TRY(cf_alloc(((size_t)n + (size_t)nkept + 1) * sizeof(cfx_tensor), &saved));
+    before = *out;
+    cf_buffer_retain(before._buffer);
     const cfx_status status = cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node);
-    if (status != CFX_OK) *out = kept;
-    else cfx_release(&kept);
-    if (node) node->i[0] = id;
-    /* what the host's backward will read must stay as it is */
-    for (int32_t k = 0; node && k < n && node->nsaved < CF_NODE_SAVED; k++) cf_save(node, inputs[k]);
+    if (status != CFX_OK) *out = before;
+    else cfx_release(&before);
+    if (!node) {
+        free(saved);
+        return status;
+    }
+    node->i[0] = id;
+    node->many = saved;
+    for (int32_t k = 0; k < n; k++) cf_save(node, inputs[k]);
+    for (int32_t k = 0; k < nkept; k++) cf_save(node, kept[k]);
+    cf_save(node, out);
     return status;
 }
 

@@ -30,12 +30,14 @@ struct cf_node {
     cf_input inputs[CF_NODE_INPUTS];
     cf_input *more; /* all inputs, where there are more than CF_NODE_INPUTS */
     cfx_tensor saved[CF_NODE_SAVED];
-    cfx_tensor grad; /* of the output, as far as it has come */
+    cfx_tensor *many; /* what is saved of a custom operation, which may be more */
+    cfx_tensor grad;  /* of the output, as far as it has come */
     double p[4];
     int64_t i[6];
     int32_t reached;
 };
 
+static inline cfx_tensor *cf_node_saved(cf_node *node) { return node->many ? node->many : node->saved; }
 static inline cf_input *cf_node_inputs(cf_node *node) { return node->more ? node->more : node->inputs; }
 
 /* 1 if x is watched by a live tape. */

@@ -8,11 +8,13 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local plans = require "conflux.plan"
+local tree = require "conflux.tree"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local error, pcall, select, setmetatable, tonumber, type, unpack =
-  error, pcall, select, setmetatable, tonumber, type, unpack
+local error, getmetatable, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack =
+  error, getmetatable, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack
+local each = core.each
 local running = coroutine.running
 
 local tape_t = ffi.typeof "cfx_tape *[1]"
@@ -144,61 +146,155 @@ local function detach(x)
   return out
 end
 
-local function record(spec, inputs, n, y, ...)
-  if not is_tensor(y) then
-    check.fail(spec.name, "forward: expected a tensor as its first result, got %s", y == nil and "nothing" or type(y))
+-- Appends the tensors in x that are not released, however deep they lie in tables.
+local function add_tensors(x, list, seen)
+  if is_tensor(x) then
+    if x._buffer ~= nil then list[#list + 1] = x end
+  elseif type(x) == "table" and not seen[x] then
+    seen[x] = true
+    for _, v in each, x do add_tensors(v, list, seen) end
   end
-  local watched, tensors, positions = nil, {}, {}
-  for k = 1, n do
-    local x = inputs[k]
-    if is_tensor(x) then
-      tensors[#tensors + 1], positions[#positions + 1] = x, k
-      if C.cfx_is_watched(x) == 1 then watched = x end
+end
+
+local function is_watched(x)
+  return C.cfx_is_watched(x) == 1
+end
+
+local function holds_watched(x)
+  local list = {}
+  add_tensors(x, list, {})
+  for i = 1, #list do
+    if is_watched(list[i]) then return true end
+  end
+  return false
+end
+
+-- A place is where an input lies: {key, up}, its position and, in a table, the place of the table.
+local function path_of(place)
+  return place.up and path_of(place.up) .. "." .. place.key or tostring(place.key)
+end
+
+-- A copy of x for forward or backward: each tensor in it is a handle of its own, not watched.  Lists the places in
+-- the tree's order if `places` is given.
+local function copy(spec, x, place, places)
+  if is_tensor(x) then
+    if places then
+      place.tensor, place.is_watched = x, is_watched(x)
+      places[#places + 1] = place
     end
+    return detach(x)
+  elseif type(x) ~= "table" then
+    return x
   end
-  if not watched then return y end
-  -- A result that is an input, or a view that forward was given, gets a handle of its own.
-  y = detach(y)
-  local nodes = calls[tonumber(watched._tape)]
-  local saved = {n = n, count = select("#", ...), spec = spec, positions = positions, y = detach(y), ...}
-  saved.inputs = {}
-  for k = 1, n do saved.inputs[k] = detach(inputs[k]) end
-  local id = #nodes + 1
-  nodes[id] = saved
-  local array = core.ptrs(tensors)
-  local st = C.cfx_tape_record(id, #tensors, array, y)
-  if st ~= 0 then settle(st, C.cfx_tape_record, id, #tensors, array, y) end
+  local up = place.up
+  while up do
+    if rawequal(up.table, x) then
+      check.fail(spec.name, "argument %s: the table at '%s' contains itself", path_of(place):match "^(%d+)%.(.*)$")
+    end
+    up = up.up
+  end
+  place.table = x
+  local y = setmetatable({}, getmetatable(x))
+  local n, keys = tree.keys(x, path_of(place))
+  for i = 1, n do rawset(y, i, copy(spec, rawget(x, i), {key = i, up = place}, places)) end
+  for i = 1, #keys do rawset(y, keys[i], copy(spec, rawget(x, keys[i]), {key = keys[i], up = place}, places)) end
   return y
 end
 
--- backward(dy, x..., y, saved...)
+-- What forward gets: copies, but tables in which nothing is watched as they are, for they may be anything.
+local function open_inputs(spec, inputs, n, places)
+  local opened = {}
+  for k = 1, n do
+    local x = inputs[k]
+    if is_tensor(x) or type(x) == "table" and holds_watched(x) then
+      opened[k] = copy(spec, x, {key = k}, places)
+    else
+      opened[k] = x
+    end
+  end
+  return opened
+end
+
+-- saved: what backward gets, and where the gradients of its inputs belong.
+local function record(saved, y, ...)
+  local spec, places = saved.spec, saved.places
+  if not is_tensor(y) then
+    check.fail(spec.name, "forward: expected a tensor as its first result, got %s", y == nil and "nothing" or type(y))
+  end
+  if is_watched(y) then
+    check.fail(spec.name, "forward: its result depends on a watched tensor that is none of its arguments; "
+      .. "pass that one as an argument, or detach it")
+  end
+  local call
+  for i = 1, #places do
+    if places[i].is_watched then call = calls[tonumber(places[i].tensor._tape)] end
+  end
+  if not call then return y end
+  -- A result that is an input, or a view that forward was given, gets a handle of its own.
+  y = detach(y)
+  saved.y, saved.count, saved.kept = detach(y), select("#", ...), {...}
+  local inputs, kept = {}, {}
+  for i = 1, #places do inputs[i], places[i].tensor = places[i].tensor, nil end
+  add_tensors(saved.inputs, kept, {})
+  add_tensors(saved.kept, kept, {})
+  local id = #call + 1
+  call[id] = saved
+  local in_array, kept_array = core.ptrs(inputs), core.ptrs(kept)
+  local st = C.cfx_tape_record(id, #inputs, in_array, #kept, kept_array, y)
+  if st ~= 0 then settle(st, C.cfx_tape_record, id, #inputs, in_array, #kept, kept_array, y) end
+  return y
+end
+
+local function pack(...)
+  return {n = select("#", ...), ...}
+end
+
+-- backward(dy, x..., y, kept...)
 local function call_backward(saved, dy)
   local n = saved.n
   local arguments = {dy}
   for k = 1, n do arguments[k + 1] = saved.inputs[k] end
   arguments[n + 2] = saved.y
-  for k = 1, saved.count do arguments[n + 2 + k] = saved[k] end
-  return {saved.spec.backward(unpack(arguments, 1, n + 2 + saved.count))}
+  for k = 1, saved.count do arguments[n + 2 + k] = saved.kept[k] end
+  return pack(saved.spec.backward(unpack(arguments, 1, n + 2 + saved.count)))
 end
 
-function run_custom(tape, nodes)
+-- The gradient for a place, or nil for zeros.
+local function gradient_at(spec, grads, place)
+  local g = grads
+  if place.up then
+    g = gradient_at(spec, grads, place.up)
+    if not g then return nil end
+    if type(g) ~= "table" then
+      check.fail(spec.name, "backward: result %s: expected a table of gradients, nil or false, got %s",
+        path_of(place.up), check.describe(g))
+    end
+  elseif place.is_watched and place.key > grads.n then
+    check.fail(spec.name, "backward: returned %s; expected a gradient for input %d (nil or false stands for zeros)",
+      grads.n == 0 and "nothing" or grads.n == 1 and "1 result" or grads.n .. " results", place.key)
+  end
+  return rawget(g, place.key) or nil
+end
+
+function run_custom(tape, call)
   local node, dy = id_t(), new()
   local st = C.cfx_tape_custom(tape, node, dy)
   if st ~= 0 then settle(st) end
-  local saved = nodes[node[0]]
+  local saved = call[node[0]]
+  local spec, places = saved.spec, saved.places
   local grads = call_backward(saved, dy)
-  for place = 1, #saved.positions do
-    local k = saved.positions[place]
-    local dx = grads[k]
+  for i = 1, #places do
+    local dx = gradient_at(spec, grads, places[i])
     if dx and not is_tensor(dx) then
-      check.fail(saved.spec.name, "backward: result %d: expected a tensor, nil or false, got a %s", k, type(dx))
+      check.fail(spec.name, "backward: result %s: expected a tensor, nil or false, got %s", path_of(places[i]),
+        check.describe(dx))
     end
     if dx then
-      st = C.cfx_tape_give(tape, place - 1, dx)
+      st = C.cfx_tape_give(tape, i - 1, dx)
       if st ~= 0 then settle(st) end
     end
   end
-  nodes[node[0]] = false
+  call[node[0]] = false
 end
 
 --- Makes an operation whose gradient is written by hand.
@@ -209,9 +305,13 @@ end
 --     })
 --
 -- `forward(x...)` returns y, the tensor that the operation returns, and may return more values, which are kept for
--- the backward; its inputs are not watched.  `backward(dy, x..., y, kept...)` returns one gradient for each input,
--- in their order, each of the input's shape; nil or false stands for zeros (and is right for inputs that are no
--- tensors).  It runs in the coroutine that called withgradient, and may read values.
+-- the backward; its inputs are not watched, and a watched tensor that it takes from elsewhere is refused.
+-- `backward(dy, x..., y, kept...)` returns one gradient for each input, in their order, each of the input's shape; nil
+-- or false stands for zeros (and is right for inputs that are no tensors).  It runs in the coroutine that called
+-- withgradient, and may read values.  Until then x, y and what was kept cannot change in place.
+--
+-- An input may be a table with watched tensors in it, a list or a module: forward and backward get copies of it, and
+-- its gradient is a table with the gradients in the tensors' places.
 ---@param name string  for error messages
 ---@param o {forward: function, backward: function}
 ---@return fun(...): conflux.Tensor
@@ -224,9 +324,10 @@ local function op(name, o)
   local spec = {name = name, forward = o.forward, backward = o.backward}
   return function(...)
     local n = select("#", ...)
-    local inputs, detached = {...}, {}
-    for k = 1, n do detached[k] = detach(inputs[k]) end
-    return (record(spec, inputs, n, spec.forward(unpack(detached, 1, n))))
+    local inputs, places = {...}, {}
+    local given = open_inputs(spec, inputs, n, places)
+    local saved = {spec = spec, n = n, places = places, inputs = open_inputs(spec, inputs, n)}
+    return (record(saved, spec.forward(unpack(given, 1, n))))
   end
 end
 

@@ -76,6 +76,15 @@ end
 
 local tree = {}
 
+--- The keys of a table in the order of every walk: 1 to n, then the strings of a list.
+---@param t table
+---@param path string  of t, for messages
+---@return integer n, string[] keys
+function tree.keys(t, path)
+  local n = length(t)
+  return n, string_keys(t, n, path)
+end
+
 --- Calls `f(path, tensor, table, key)` for every tensor, once each: the path is its name in files ("1.weight"), and
 -- table[key] holds it.
 ---@param x any  a tensor, a module, or any nested table

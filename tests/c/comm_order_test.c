@@ -65,7 +65,7 @@ TEST(a_bucket_is_reduced_while_the_rest_of_backward_is_still_blocked) {
         cfx_tape *tape;
         int32_t id;
         CHECK_STATUS(cfx_tape_begin(context, 2, (cfx_tensor *[]){&w[r], &v[r]}, &tape), CFX_OK);
-        CHECK_STATUS(cfx_tape_record(1, 1, (const cfx_tensor *[]){&v[r]}, &custom), CFX_OK);
+        CHECK_STATUS(cfx_tape_record(1, 1, (const cfx_tensor *[]){&v[r]}, 0, NULL, &custom), CFX_OK);
         CHECK_STATUS(cfx_reduce(CF_OP_sum, &custom, 0, NULL, 0, 0, &a), CFX_OK);
         CHECK_STATUS(cfx_binary(CF_OP_mul, &w[r], &w[r], &b), CFX_OK);
         CHECK_STATUS(cfx_reduce(CF_OP_sum, &b, 0, NULL, 0, 0, &y), CFX_OK);

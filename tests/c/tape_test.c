@@ -433,8 +433,8 @@ TEST(a_custom_operation_gets_the_gradient_of_its_output_and_gives_those_of_its_i
     cfx_tensor a = full(cpu, 4, 3), b = full(cpu, 4, 5), out = full(cpu, 4, 1), dy = {0}, ga = {0}, g[2] = {0};
     int32_t id = 0;
     cfx_tape *tape = watch(2, (cfx_tensor *[]){&a, &b});
-    CHECK_STATUS(cfx_tape_record(77, 2, (const cfx_tensor *[]){&a, &b}, &out), CFX_OK);
-    CHECK_STATUS(cfx_tape_record(78, 1, (const cfx_tensor *[]){&a}, &out), CFX_ESTATE);
+    CHECK_STATUS(cfx_tape_record(77, 2, (const cfx_tensor *[]){&a, &b}, 0, NULL, &out), CFX_OK);
+    CHECK_STATUS(cfx_tape_record(78, 1, (const cfx_tensor *[]){&a}, 0, NULL, &out), CFX_ESTATE);
     cfx_tensor y = op2(CF_OP_mul, &out, &b), loss = sum_of(y);
     CHECK_STATUS(cfx_tape_custom(tape, &id, &dy), CFX_ESTATE);
     CHECK_STATUS(cfx_tape_resume(tape), CFX_ESTATE);
@@ -465,7 +465,7 @@ TEST(a_custom_operation_that_gives_nothing_leaves_zeros_in_flat_places) {
     cfx_tensor out = full(cpu, 64, 1);
     for (int i = 0; i < 2; i++) CHECK_STATUS(cfx_fill(&f.g[i], 10), CFX_OK);
     cfx_tape *tape = watch(2, f.watched);
-    CHECK_STATUS(cfx_tape_record(1, 2, (const cfx_tensor *[]){&f.w[0], &f.w[1]}, &out), CFX_OK);
+    CHECK_STATUS(cfx_tape_record(1, 2, (const cfx_tensor *[]){&f.w[0], &f.w[1]}, 0, NULL, &out), CFX_OK);
     cfx_tensor loss = sum_of(out);
     CHECK_STATUS(cfx_tape_backward(tape, &loss, f.grads, 0), CFX_CUSTOM);
     CHECK_STATUS(cfx_tape_resume(tape), CFX_OK);
@@ -481,7 +481,7 @@ TEST(recording_that_fails_leaves_the_result_to_its_owner) {
     setup();
     cfx_tensor w = full(cpu, 4, 3), v = full(cpu, 4, 2), out = full(cpu, 4, 6);
     cfx_tape *first = watch(1, (cfx_tensor *[]){&w}), *second = watch(1, (cfx_tensor *[]){&v});
-    CHECK_STATUS(cfx_tape_record(1, 2, (const cfx_tensor *[]){&w, &v}, &out), CFX_ESTATE);
+    CHECK_STATUS(cfx_tape_record(1, 2, (const cfx_tensor *[]){&w, &v}, 0, NULL, &out), CFX_ESTATE);
     CHECK_EQ(value_of(&out), 6);
     cfx_tape_end(&second);
     cfx_tape_end(&first);

@@ -314,7 +314,7 @@ describe("op", function()
   end)
 
   it("counts a missing gradient as zeros", function()
-    local none = cf.op("none", {forward = function(x) return x * 2 end, backward = function() end})
+    local none = cf.op("none", {forward = function(x) return x * 2 end, backward = function() return nil end})
     assert.tensor_equal(cf.gradient(function(m) return (none(m) + m):sum() end, cf.ones(2)), {1, 1})
   end)
 

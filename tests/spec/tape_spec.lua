@@ -127,7 +127,8 @@ describe("withgradient, stopped anywhere by an error", function()
 end)
 
 describe("a closure of withdevices that does not go on", function()
-  local devices = {"cpu:0", "cpu:0"}
+  local here = cf.zeros(1).device
+  local devices = {here, here}
   local model, inner
 
   local function read(m)
