@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "io/json.h"
 #include "io/replace.h"
+#include "tensor/tensor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -201,14 +202,12 @@ static int by_offset(const void *a, const void *b) {
 
 /* The bytes that dtype and shape ask for. */
 static cfx_status check_extent(const entry *e) {
-    int64_t bytes = cfx_dtype_size(e->dtype);
-    for (int32_t d = 0; d < e->ndim; d++)
-        if (__builtin_mul_overflow(bytes, e->shape[d], &bytes))
-            return cf_fail(CFX_EIO, "tensor '%s': its shape is larger than any file", e->name);
-    if (e->end < e->begin || e->end - e->begin != bytes)
+    size_t bytes;
+    if (!cf_shape_bytes(e->dtype, e->ndim, e->shape, &bytes))
+        return cf_fail(CFX_EIO, "tensor '%s': its shape is larger than any file", e->name);
+    if (e->end < e->begin || (size_t)(e->end - e->begin) != bytes)
         return cf_fail(CFX_EIO,
-                       "tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] do not hold the %" PRId64
-                       " bytes of its shape",
+                       "tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] do not hold the %zu bytes of its shape",
                        e->name, e->begin, e->end, bytes);
     return CFX_OK;
 }
@@ -471,11 +470,7 @@ static cfx_status check_tensors(int32_t n, const cfx_tensor *const *tensors, con
         if (!names[i]) return cf_fail(CFX_EARG, "names[%" PRId32 "] is NULL", i);
         if (strcmp(names[i], META) == 0) return cf_fail(CFX_EARG, "no tensor can be named '%s'", META);
         if (!x || !x->_buffer) return cf_fail(CFX_EARG, "tensor '%s' is NULL or has no value", names[i]);
-        size_t bytes = (size_t)cfx_dtype_size(x->_dtype);
-        for (int32_t d = 0; d < x->_ndim; d++)
-            if (!cf_mul_size(bytes, (size_t)x->_shape[d], &bytes)) /* an expanded view can be of any size */
-                return cf_fail(CFX_EARG, "tensor '%s' is too large", names[i]);
-        sources[i] = (source){names[i], x, bytes};
+        sources[i] = (source){names[i], x, (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype)};
         CF_TRY(cfx_wait(x));
     }
     return check_twice(n, names, "the name");

@@ -57,7 +57,11 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
         }
         const int64_t unit = CF_ALIGN / cfx_dtype_size(x->_dtype);
         place->offset = layout->total[x->_dtype];
-        layout->total[x->_dtype] += (place->numel + unit - 1) / unit * unit;
+        if (__builtin_add_overflow(layout->total[x->_dtype], (place->numel + unit - 1) / unit * unit,
+                                   &layout->total[x->_dtype])) {
+            layout_drop(layout);
+            return cf_fail(CFX_EARG, "layout: the parameters have more than 2^63 elements");
+        }
     }
     *out = layout;
     return CFX_OK;

@@ -189,7 +189,8 @@ static cfx_status check_concat(int32_t n, const cfx_tensor *const *xs, int32_t *
         if (!fits)
             return cf_fail(CFX_EARG, "concat: tensor %d: expected the shape of a %s but for dimension %d, got %s",
                            k + 1, cf_describe(xs[0], want), *dim + 1, cf_describe(xs[k], have));
-        shape[*dim] += xs[k]->_shape[*dim];
+        if (__builtin_add_overflow(shape[*dim], xs[k]->_shape[*dim], &shape[*dim]))
+            return cf_fail(CFX_EARG, "concat: dimension %d would be too large", *dim + 1);
         *dtype = cfx_dtype_promote(*dtype, xs[k]->_dtype);
     }
     return CFX_OK;
@@ -334,7 +335,8 @@ CFX_API cfx_status cfx_tile(const cfx_tensor *x, const int64_t *count, cfx_tenso
         }
         split[n] = wide[n] = x->_shape[d];
         n++;
-        shape[d] = x->_shape[d] * count[d];
+        if (__builtin_mul_overflow(x->_shape[d], count[d], &shape[d]))
+            return cf_fail(CFX_EARG, "tile: dimension %d would be too large", d + 1);
     }
     if (n > CFX_MAX_DIMS) return cf_fail(CFX_EARG, "tile: too many dimensions are repeated");
     cfx_tensor a = {0}, b = {0}, c = {0};

@@ -22,8 +22,8 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
     char text[192];
     void *made;
     const size_t size = (size_t)cfx_dtype_size(dtype);
-    size_t need = size;
-    for (int d = 0; d < ndim; d++) need *= (size_t)shape[d]; /* checked above */
+    size_t need = 0;
+    cf_shape_bytes(dtype, ndim, shape, &need); /* checked above */
     if (out->_buffer) return cf_fail(CFX_EARG, "share: argument 'out': expected an empty handle");
     if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
     if (!device->backend->host_memory || device->backend->streams)

@@ -55,16 +55,26 @@ cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, con
     if (dtype < 0 || dtype >= CFX_DTYPES) return cf_fail(CFX_EARG, "%s: unknown dtype %d", function, dtype);
     if (ndim < 0 || ndim > CFX_MAX_DIMS)
         return cf_fail(CFX_EARG, "%s: expected at most %d dimensions, got %d", function, CFX_MAX_DIMS, ndim);
-    size_t bytes = (size_t)cfx_dtype_size(dtype);
-    for (int d = 0; d < ndim; d++) {
+    size_t bytes;
+    for (int d = 0; d < ndim; d++)
         if (shape[d] < 0)
             return cf_fail(CFX_EARG, "%s: dimension %d: expected a size of 0 or more, got %lld", function, d + 1,
                            (long long)shape[d]);
-        /* zero sizes count as one here: the strides of the others must not overflow either */
-        if (!cf_mul_size(bytes, (size_t)(shape[d] ? shape[d] : 1), &bytes) || bytes > (size_t)PTRDIFF_MAX)
-            return cf_fail(CFX_EMEMORY, "%s: out of memory: the tensor would have more than 2^63 bytes", function);
+    if (cf_shape_bytes(dtype, ndim, shape, &bytes)) return CFX_OK;
+    char text[192];
+    return cf_fail(CFX_EARG, "%s: a %s of %s would have more than 2^63 bytes", function, cfx_dtype_name(dtype),
+                   cf_shape_text(ndim, shape, text));
+}
+
+bool cf_shape_bytes(int32_t dtype, int32_t ndim, const int64_t *shape, size_t *bytes) {
+    size_t all = (size_t)cfx_dtype_size(dtype);
+    bool empty = false;
+    for (int d = 0; d < ndim; d++) {
+        empty |= shape[d] == 0;
+        if (!cf_mul_size(all, (size_t)(shape[d] ? shape[d] : 1), &all) || all > (size_t)PTRDIFF_MAX) return false;
     }
-    return CFX_OK;
+    *bytes = empty ? 0 : all;
+    return true;
 }
 
 bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b) {
@@ -168,14 +178,18 @@ void cf_buffer_release(cf_buffer *buffer) {
 
 /* ---- handles ---------------------------------------------------------------------------------------- */
 
-void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
-    int64_t stride = 1;
-    x->_ndim = (uint8_t)ndim;
+void cf_packed_strides(int32_t ndim, const int64_t *shape, int64_t *stride) {
+    int64_t expect = 1;
     for (int d = ndim - 1; d >= 0; d--) {
-        x->_shape[d] = shape[d];
-        x->_stride[d] = stride;
-        stride *= shape[d] ? shape[d] : 1;
+        stride[d] = expect;
+        expect *= shape[d] ? shape[d] : 1;
     }
+}
+
+void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
+    x->_ndim = (uint8_t)ndim;
+    memmove(x->_shape, shape, (size_t)ndim * sizeof *shape);
+    cf_packed_strides(ndim, shape, x->_stride);
 }
 
 void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape) {
@@ -197,9 +211,12 @@ cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t
         return cf_fail(CFX_EARG, "expected a place for %s (%s, %s), got %s", cf_shape_text(ndim, shape, want),
                        cfx_dtype_name(dtype), device->name, cf_describe(out, have));
     }
-    size_t bytes = (size_t)cfx_dtype_size(dtype);
-    for (int d = 0; d < ndim; d++)
-        if (!cf_mul_size(bytes, (size_t)shape[d], &bytes)) return cf_fail(CFX_EMEMORY, "out of memory: size overflow");
+    size_t bytes;
+    if (!cf_shape_bytes(dtype, ndim, shape, &bytes)) {
+        char text[192];
+        return cf_fail(CFX_EARG, "a %s of %s would have more than 2^63 bytes", cfx_dtype_name(dtype),
+                       cf_shape_text(ndim, shape, text));
+    }
     CF_TRY(buffer_new(device, bytes, &out->_buffer));
     cf_cover(out, dtype, ndim, shape);
     return CFX_OK;
@@ -239,12 +256,13 @@ CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x) { return x && x->_buf
 
 CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) {
     int64_t expect = 1;
+    int32_t packed = 1;
     for (int d = x->_ndim - 1; d >= 0; d--) {
         if (x->_shape[d] == 0) return 1;
-        if (x->_shape[d] != 1 && x->_stride[d] != expect) return 0;
+        if (x->_shape[d] != 1 && x->_stride[d] != expect) packed = 0;
         expect *= x->_shape[d];
     }
-    return 1;
+    return packed;
 }
 
 CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {

@@ -64,12 +64,17 @@ cfx_status cf_check_tensor(const char *function, const char *argument, const cfx
 cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim);
 cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b);
 cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, const int64_t *shape);
+/* The one place where sizes are multiplied: bytes of a packed tensor of that shape; false if they are more than 2^63.
+ * Every tensor's shape has passed it, a view's too, so that no product of some of its sizes overflows: a size of zero
+ * counts as one, for beside it the others may be of any size. */
+bool cf_shape_bytes(int32_t dtype, int32_t ndim, const int64_t *shape, size_t *bytes);
 
 /* A packed tensor without a value.  An `out` that already has a buffer is taken as it is: it must have this
  * shape and dtype (this is how gradients are written in place). */
 cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
 /* A handle on the same buffer with another view; nothing of the watch. */
 void cf_alias(const cfx_tensor *x, cfx_tensor *out);
+void cf_packed_strides(int32_t ndim, const int64_t *shape, int64_t *stride);
 void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape);
 /* Makes x, whose buffer is set, the whole of it, and no view, watched or frozen. */
 void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape);

@@ -80,39 +80,27 @@ static cfx_status record_place(const cfx_tensor *x, int64_t dim, int64_t start, 
 
 /* ---- views ------------------------------------------------------------------------------------------ */
 
-/* The strides that show x in the new shape, if there are any. */
+/* The strides that show x in the new shape, if there are any.  The new dimensions are taken, from the last one, out of
+ * runs of x's dimensions that lie as one; a dimension of size 1 lies anywhere, for its stride is never used. */
 static bool strides_for(const cfx_tensor *x, int32_t ndim, const int64_t *shape, int64_t *stride) {
-    int64_t expect = 1;
+    int64_t left = 1, step = 1; /* of the run at hand */
+    int from = x->_ndim - 1;
     if (cfx_is_contiguous(x)) {
-        for (int d = ndim - 1; d >= 0; d--) {
-            stride[d] = expect;
-            expect *= shape[d] ? shape[d] : 1;
-        }
+        cf_packed_strides(ndim, shape, stride);
         return true;
     }
-    /* Runs of x's dimensions that lie as one are matched with runs of new dimensions of the same product. */
-    int from = 0, to = 0;
-    while (from < x->_ndim || to < ndim) {
-        int64_t a = from < x->_ndim ? x->_shape[from] : 1, b = to < ndim ? shape[to] : 1;
-        int a_end = from + (from < x->_ndim), b_end = to + (to < ndim);
-        while (a != b) {
-            if (a < b) {
-                if (a_end >= x->_ndim) return false;
-                a *= x->_shape[a_end++];
-            } else {
-                if (b_end >= ndim) return false;
-                b *= shape[b_end++];
-            }
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (left == 1 && shape[d] != 1) {
+            while (x->_shape[from] == 1) from--;
+            step = x->_stride[from];
+            left = x->_shape[from--];
+            for (; from >= 0 && (x->_shape[from] == 1 || x->_stride[from] == step * left); from--)
+                left *= x->_shape[from];
         }
-        int64_t last = a_end > from ? x->_stride[a_end - 1] : 1;
-        for (int d = from; d + 1 < a_end; d++)
-            if (x->_shape[d] != 1 && x->_stride[d] != x->_stride[d + 1] * x->_shape[d + 1]) return false;
-        for (int d = b_end - 1; d >= to; d--) {
-            stride[d] = last;
-            last *= shape[d];
-        }
-        from = a_end;
-        to = b_end;
+        if (left % shape[d]) return false;
+        stride[d] = step;
+        step *= shape[d];
+        left /= shape[d];
     }
     return true;
 }
@@ -120,6 +108,7 @@ static bool strides_for(const cfx_tensor *x, int32_t ndim, const int64_t *shape,
 static cfx_status resolve(const cfx_tensor *x, int32_t ndim, const int64_t *shape, int64_t *full) {
     char have[256], want[192];
     int64_t known = 1, n = cf_numel(x);
+    size_t bytes;
     int hole = -1;
     if (ndim < 0 || ndim > CFX_MAX_DIMS)
         return cf_fail(CFX_EARG, "reshape: expected at most %d dimensions, got %d", CFX_MAX_DIMS, ndim);
@@ -134,7 +123,7 @@ static cfx_status resolve(const cfx_tensor *x, int32_t ndim, const int64_t *shap
     } else if (known != n) {
         goto bad;
     }
-    return CFX_OK;
+    if (cf_shape_bytes(x->_dtype, ndim, full, &bytes)) return CFX_OK;
 bad:
     return cf_fail(CFX_EARG, "reshape: argument 'shape': %s does not fit the %lld elements of %s",
                    cf_shape_text(ndim, shape, want), (long long)n, cf_describe(x, have));
@@ -189,20 +178,25 @@ CFX_API cfx_status cfx_transpose(const cfx_tensor *x, int32_t a, int32_t b, cfx_
     return cfx_permute(x, x->_ndim, dims, out);
 }
 
+/* As messages count, from 1. */
+static long long position(int64_t i) { return i < INT64_MAX ? i + 1 : i; }
+
 CFX_API cfx_status cfx_slice(const cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step,
                              cfx_tensor *out) {
     CF_TRY(cf_check_tensor("slice", "x", x));
     CF_TRY(cf_check_dim("slice", x->_ndim, &dim));
     const int64_t size = x->_shape[dim];
     if (step < 1) return cf_fail(CFX_EARG, "slice: expected a step of 1 or more, got %lld", (long long)step);
-    if (n < 0 || start < 0 || start > size || (n > 0 && (n - 1) > (size - 1 - start) / step))
-        return cf_fail(CFX_EARG, "slice: positions %lld to %lld are outside dimension %d of size %lld",
-                       (long long)start + 1, (long long)(start + (n - 1) * step + 1), dim + 1, (long long)size);
+    if (n < 0 || start < 0 || start > size || (n > 0 && (start == size || n - 1 > (size - 1 - start) / step)))
+        return cf_fail(CFX_EARG,
+                       "slice: %lld elements from position %lld by %lld are outside dimension %d of size %lld",
+                       (long long)n, position(start), (long long)step, dim + 1, (long long)size);
+    const int64_t used = n > 1 ? step : 1; /* between fewer than two elements any step fits, however large */
     cf_alias(x, out);
     out->_shape[dim] = n;
-    out->_stride[dim] *= step;
+    out->_stride[dim] *= used;
     out->_offset += n ? start * x->_stride[dim] : 0;
-    return record_place(x, dim, n ? start : 0, step, out);
+    return record_place(x, dim, n ? start : 0, used, out);
 }
 
 static void drop_dim(cfx_tensor *x, int32_t dim) {
@@ -218,8 +212,8 @@ CFX_API cfx_status cfx_select(const cfx_tensor *x, int32_t dim, int64_t i, cfx_t
     CF_TRY(cf_check_dim("select", x->_ndim, &dim));
     const int64_t size = x->_shape[dim];
     if (i < 0 || i >= size)
-        return cf_fail(CFX_EARG, "select: position %lld is outside dimension %d of size %lld", (long long)i + 1,
-                       dim + 1, (long long)size);
+        return cf_fail(CFX_EARG, "select: position %lld is outside dimension %d of size %lld", position(i), dim + 1,
+                       (long long)size);
     cf_alias(x, out);
     out->_offset += i * x->_stride[dim];
     drop_dim(out, dim);
@@ -268,13 +262,15 @@ CFX_API cfx_status cfx_expand(const cfx_tensor *x, int32_t ndim, const int64_t *
     if (!fits)
         return cf_fail(CFX_EARG, "expand: argument 'shape': a %s does not broadcast to %s", cf_describe(x, have),
                        cf_shape_text(ndim, shape, want));
-    cf_alias(x, out);
-    out->_ndim = (uint8_t)ndim;
+    cfx_tensor wide = *x; /* borrowed */
+    wide._ndim = (uint8_t)ndim;
     for (int d = 0; d < ndim; d++) {
         const int64_t had = d < lead ? 1 : x->_shape[d - lead];
-        out->_shape[d] = shape[d] == -1 ? had : shape[d];
-        out->_stride[d] = d < lead || (had == 1 && out->_shape[d] != 1) ? 0 : x->_stride[d - lead];
+        wide._shape[d] = shape[d] == -1 ? had : shape[d];
+        wide._stride[d] = d < lead || (had == 1 && wide._shape[d] != 1) ? 0 : x->_stride[d - lead];
     }
+    CF_TRY(cf_check_shape("expand", wide._dtype, ndim, wide._shape));
+    cf_alias(&wide, out);
     return record_view(x, expand_backward, out, &node);
 }
 
