@@ -354,10 +354,11 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
 CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out);
 /* Walks back from the scalar `loss`.  grads[i] receives the gradient of watched[i]: an empty handle gets a
  * new tensor, one that has a buffer (of watched[i]'s shape and dtype) is written, or with `accumulate` added
- * to.  On CFX_CUSTOM run the backward of cfx_tape_custom(), give its results and call cfx_tape_resume. */
+ * to.  On CFX_CUSTOM run the backward of cfx_tape_custom(), give its results and call cfx_tape_resume.  Out of memory
+ * (CFX_EMEMORY) loses nothing: the same call goes on where it stopped, once memory was freed. */
 CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
                                      int32_t accumulate);
-/* Goes on after CFX_CUSTOM; may return it again. */
+/* Goes on after CFX_CUSTOM, or out of memory; may return either again. */
 CFX_API cfx_status cfx_tape_resume(cfx_tape *tape);
 /* Ends the tape, whatever it was doing, and zeroes the pointer: its watches are void, what it kept is released.  Cannot
  * fail; an empty pointer does nothing, so that a collector may call it too. */

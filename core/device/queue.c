@@ -187,8 +187,10 @@ cfx_status cf_event_raise(cf_event e) {
 }
 
 cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix) {
-    if (fault->line <= 0) return cf_fail(fault->status, "%s%s", prefix, fault->message);
-    return cf_fail(fault->status, "%s%s (enqueued at %s:%d)", prefix, fault->message, fault->source, fault->line);
+    /* CFX_EMEMORY says that the call may be made again; a command that had no memory is past. */
+    const cfx_status status = fault->status == CFX_EMEMORY ? CFX_EFAULT : fault->status;
+    if (fault->line <= 0) return cf_fail(status, "%s%s", prefix, fault->message);
+    return cf_fail(status, "%s%s (enqueued at %s:%d)", prefix, fault->message, fault->source, fault->line);
 }
 
 /* ---- uses and waits -------------------------------------------------------------------------------- */

@@ -15,10 +15,10 @@ struct cfx_tape {
     /* the walk */
     cfx_tensor *places; /* [leaves]: handles on the caller's gradient places, or empty */
     cfx_tensor *const *grads;
-    int32_t *pending; /* [leaves]: contributions still to come */
-    uint8_t *given;   /* [leaves]: one of the below */
-    int32_t at;
-    int32_t walking, custom, accumulate;
+    int32_t *pending;           /* [leaves]: contributions still to come */
+    uint8_t *given;             /* [leaves]: one of the below */
+    int32_t at, zeroed, handed; /* how far it is: this node, and so many leaves before and after all nodes */
+    int32_t walking, custom, stopped, accumulate;
 };
 
 /* Of a leaf's place: no contribution yet; one is being written into it by the node at hand; one has come. */
@@ -74,6 +74,7 @@ static cfx_status node_new(cfx_tape *tape, cf_node **out) {
 
 static void input_of(const cfx_tape *tape, const cfx_tensor *x, cf_input *in) {
     in->node = x && x->_tape == tape->id ? x->_node : -1;
+    in->given = false;
     if (!x) return;
     in->device = cf_device(x);
     in->dtype = x->_dtype;
@@ -153,6 +154,19 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
 
 /* ---- the life of a tape ----------------------------------------------------------------------------- */
 
+static void places_drop(cfx_tape *tape) {
+    for (int32_t i = 0; tape->places && i < tape->leaves; i++) {
+        if (tape->places[i]._buffer) cf_buckets_abort(&tape->places[i]);
+        cfx_release(&tape->places[i]);
+    }
+    free(tape->places);
+    free(tape->pending);
+    free(tape->given);
+    tape->places = NULL;
+    tape->pending = NULL;
+    tape->given = NULL;
+}
+
 /* Voids the watches and releases what was kept: all but the struct, which is the caller's to end. */
 static void clear(cfx_tape *tape) {
     for (cfx_tape **at = &tape->context->tapes; *at; at = &(*at)->next) {
@@ -161,13 +175,7 @@ static void clear(cfx_tape *tape) {
         break;
     }
     for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
-    for (int32_t i = 0; tape->places && i < tape->leaves; i++) {
-        if (tape->places[i]._buffer) cf_buckets_abort(&tape->places[i]);
-        cfx_release(&tape->places[i]);
-    }
-    free(tape->places);
-    free(tape->pending);
-    free(tape->given);
+    places_drop(tape);
     free(tape->nodes);
     tape->context = NULL;
 }
@@ -315,15 +323,16 @@ static cfx_status add_to_node(cf_node *node, cfx_tensor *g) {
 }
 
 cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
-    const cf_input *in = &cf_node_inputs(node)[k];
+    cf_input *in = &cf_node_inputs(node)[k];
     cfx_status status = CFX_OK;
-    if (in->node >= 0) {
+    if (cf_needs(node, k)) {
         status = fit(in, grad);
         if (status == CFX_OK) {
             if (in->node < tape->leaves && tape->places[in->node]._buffer) status = add_to_place(tape, in->node, grad);
             else status = add_to_node(&tape->nodes[in->node], grad);
         }
-        if (in->node < tape->leaves) tape->given[in->node] = GIVEN;
+        in->given = status == CFX_OK;
+        if (in->given && in->node < tape->leaves) tape->given[in->node] = GIVEN;
     }
     cfx_release(grad);
     return status;
@@ -332,7 +341,6 @@ cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
 /* Counts, from the loss back, how many contributions each leaf will get. */
 static void count(cfx_tape *tape, int32_t from) {
     tape->nodes[from].reached = 1;
-    if (from < tape->leaves) tape->pending[from]++;
     for (int32_t n = from; n >= tape->leaves; n--) {
         cf_node *node = &tape->nodes[n];
         if (!node->reached) continue;
@@ -345,9 +353,8 @@ static void count(cfx_tape *tape, int32_t from) {
     }
 }
 
-/* Leaves that the loss does not reach have a gradient of zero; places are zeroed before the walk, so that a
- * bucket is complete with its last contribution. */
-static cfx_status prepare_leaves(cfx_tape *tape) {
+/* Takes handles on the caller's places, which must have the leaves' forms. */
+static cfx_status take_places(cfx_tape *tape) {
     for (int32_t i = 0; i < tape->leaves; i++) {
         const cf_input *form = &tape->nodes[i].inputs[0];
         cfx_tensor *grad = tape->grads[i];
@@ -362,26 +369,36 @@ static cfx_status prepare_leaves(cfx_tape *tape) {
                                form->device->name, cf_describe(grad, have));
             }
         }
-        if (!grad->_buffer) continue;
-        if (tied_to(tape, i) == i) {
-            if (tape->pending[i] == 0 && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[i]));
-        } else if (tape->accumulate && !same_view(grad, tape->grads[tied_to(tape, i)])) {
+        if (grad->_buffer && tape->accumulate && !same_view(grad, tape->grads[tied_to(tape, i)]))
             return cf_fail(CFX_EARG, "gradient: place %d: parameters %d and %d are one, but their gradients are not",
                            i + 1, tied_to(tape, i) + 1, i + 1);
-        }
+    }
+    return CFX_OK;
+}
+
+/* Leaves that the loss does not reach have a gradient of zero. */
+static cfx_status zero_unreached(cfx_tape *tape) {
+    for (; tape->zeroed < tape->leaves; tape->zeroed++) {
+        const int32_t i = tape->zeroed;
+        if (!tape->places[i]._buffer || tied_to(tape, i) != i || tape->pending[i] || tape->accumulate) continue;
+        CF_TRY(cf_fill_make(&tape->places[i]));
     }
     return CFX_OK;
 }
 
 /* A node is done: its contributions are enqueued, and buckets that were waiting for them are complete.  Where
- * none came after all (a condition, a custom gradient that was not given) the place is zeroed now. */
+ * none came after all (a condition, a custom gradient that was not given) the place is zeroed now.  An input that
+ * was counted needs nothing more. */
 static cfx_status settle_leaves(cfx_tape *tape, cf_node *node) {
     for (int32_t k = 0; k < node->nin; k++) {
-        const int32_t leaf = cf_node_inputs(node)[k].node;
+        cf_input *in = &cf_node_inputs(node)[k];
+        const int32_t leaf = in->node;
         if (leaf < 0 || leaf >= tape->leaves) continue;
-        if (--tape->pending[leaf] > 0 || !tape->places[leaf]._buffer) continue;
-        if (tape->given[leaf] == NONE && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[leaf]));
-        cf_bucket_count(&tape->places[leaf]);
+        const bool complete = tape->pending[leaf] == 1 && tape->places[leaf]._buffer;
+        if (complete && tape->given[leaf] == NONE && !tape->accumulate) CF_TRY(cf_fill_make(&tape->places[leaf]));
+        tape->pending[leaf]--;
+        in->node = -1;
+        if (complete) cf_bucket_count(&tape->places[leaf]);
     }
     return CFX_OK;
 }
@@ -405,24 +422,82 @@ static cfx_status hand_out(cfx_tape *tape, int32_t i) {
     return CFX_OK;
 }
 
-static cfx_status walk(cfx_tape *tape) {
+/* The places that the node at hand was lent and did not write. */
+static void take_back(cfx_tape *tape, cf_node *node) {
+    for (int32_t k = 0; k < node->nin; k++) {
+        const int32_t leaf = cf_node_inputs(node)[k].node;
+        if (leaf >= 0 && leaf < tape->leaves && tape->given[leaf] == LENT) tape->given[leaf] = NONE;
+    }
+}
+
+static cfx_status walk_on(cfx_tape *tape) {
+    CF_TRY(zero_unreached(tape));
     for (; tape->at >= tape->leaves; tape->at--) {
         cf_node *node = &tape->nodes[tape->at];
         if (node->reached && node->grad._buffer) {
             if (!tape->custom) {
                 const cfx_status status = node->backward(tape, node, &node->grad);
                 if (status == CFX_CUSTOM) tape->custom = 1;
+                if (status != CFX_OK) take_back(tape, node);
                 if (status != CFX_OK) return status;
             }
             tape->custom = 0;
+            cfx_release(&node->grad); /* should what follows fail, the node is not asked again */
         }
         if (node->reached) CF_TRY(settle_leaves(tape, node));
         node_drop(node);
     }
-    for (int32_t i = 0; i < tape->leaves; i++) CF_TRY(hand_out(tape, i));
+    for (; tape->handed < tape->leaves; tape->handed++) CF_TRY(hand_out(tape, tape->handed));
     for (int32_t i = 0; i < tape->leaves; i++)
         if (tape->places[i]._buffer) cf_buckets_close(&tape->places[i]);
     return CFX_OK;
+}
+
+/* A walk that fails, for want of memory, stays where it is: each step that can fail is repeated by the next call, and
+ * what a node has given already is not asked for again. */
+static cfx_status walk(cfx_tape *tape) {
+    const cfx_status status = walk_on(tape);
+    tape->stopped = status > CFX_OK;
+    return status;
+}
+
+/* A loss that is a parameter itself. */
+static cfx_status pass_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    cfx_tensor g;
+    cf_alias(dy, &g);
+    return cf_give(tape, node, 0, &g);
+}
+
+/* The node that the walk begins at. */
+static cfx_status find_start(cfx_tape *tape, const cfx_tensor *loss) {
+    cf_node *node = NULL;
+    tape->at = loss->_node;
+    if (loss->_node >= tape->leaves) return CFX_OK;
+    CF_TRY(node_new(tape, &node));
+    node->backward = pass_backward;
+    node->op = CF_OP_copy;
+    node->nin = 1;
+    node->inputs[0] = tape->nodes[loss->_node].inputs[0];
+    node->inputs[0].node = loss->_node;
+    tape->at = tape->n++;
+    return CFX_OK;
+}
+
+static cfx_status begin_walk(cfx_tape *tape, const cfx_tensor *loss) {
+    const size_t n = (size_t)tape->leaves;
+    void *places, *pending, *given;
+    CF_TRY(cf_alloc_zero(n, sizeof *tape->places, &places));
+    tape->places = places;
+    CF_TRY(cf_alloc_zero(n, sizeof *tape->pending, &pending));
+    tape->pending = pending;
+    CF_TRY(cf_alloc_zero(n, 1, &given));
+    tape->given = given;
+    CF_TRY(take_places(tape));
+    CF_TRY(find_start(tape, loss));
+    count(tape, tape->at);
+    for (int32_t i = 0; i < tape->leaves; i++)
+        if (tape->places[i]._buffer) CF_TRY(cf_buckets_open(&tape->places[i], tape->pending[i] > 0));
+    return cfx_full(cf_device(loss), loss->_dtype, loss->_ndim, loss->_shape, 1, &tape->nodes[tape->at].grad);
 }
 
 CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
@@ -437,40 +512,28 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
     if (loss->_tape != tape->id)
         return cf_fail(CFX_EARG,
                        "withgradient: argument 'f': its first result does not depend on the model's parameters");
+    if (tape->walking && tape->stopped) return walk(tape);
     if (tape->walking) return cf_fail(CFX_ESTATE, "withgradient: this tape has been walked");
-    const size_t n = (size_t)tape->leaves;
-    void *places, *pending, *given;
-    CF_TRY(cf_alloc_zero(n, sizeof *tape->places, &places));
-    tape->places = places;
-    CF_TRY(cf_alloc_zero(n, sizeof *tape->pending, &pending));
-    tape->pending = pending;
-    CF_TRY(cf_alloc_zero(n, 1, &given));
-    tape->given = given;
+    const int32_t recorded = tape->n;
     tape->grads = grads;
     tape->accumulate = accumulate;
-    tape->walking = 1;
-    tape->at = loss->_node;
-    for (int32_t i = tape->n - 1; i > loss->_node; i--) node_drop(&tape->nodes[i]);
-    count(tape, loss->_node);
-    CF_TRY(prepare_leaves(tape));
-    for (int32_t i = 0; i < tape->leaves; i++)
-        if (tape->places[i]._buffer) CF_TRY(cf_buckets_open(&tape->places[i], tape->pending[i] > 0));
-    cfx_tensor one = {0};
-    CF_TRY(cfx_full(cf_device(loss), loss->_dtype, loss->_ndim, loss->_shape, 1, &one));
-    if (loss->_node < tape->leaves) { /* the loss is a parameter itself */
-        cf_node self = {.nin = 1, .inputs = {tape->nodes[loss->_node].inputs[0]}};
-        self.inputs[0].node = loss->_node;
-        CF_TRY(cf_give(tape, &self, 0, &one));
-        CF_TRY(settle_leaves(tape, &self));
-    } else {
-        tape->nodes[loss->_node].grad = one;
+    const cfx_status status = begin_walk(tape, loss);
+    if (status != CFX_OK) { /* nothing has changed */
+        tape->n = recorded;
+        for (int32_t i = 0; i < tape->n; i++) tape->nodes[i].reached = 0;
+        places_drop(tape);
+        return status;
     }
+    tape->walking = 1;
+    for (int32_t i = loss->_node < tape->leaves ? tape->leaves : loss->_node + 1; i < recorded; i++)
+        node_drop(&tape->nodes[i]);
     return walk(tape);
 }
 
 CFX_API cfx_status cfx_tape_resume(cfx_tape *tape) {
     CF_TRY(check_tape("resume", tape));
-    if (!tape->walking || !tape->custom) return cf_fail(CFX_ESTATE, "resume: the tape waits for no custom gradient");
+    if (!tape->walking || (!tape->custom && !tape->stopped))
+        return cf_fail(CFX_ESTATE, "resume: the tape waits for no custom gradient");
     return walk(tape);
 }
 
@@ -528,6 +591,7 @@ CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *gr
     if (!node) return cf_fail(CFX_ESTATE, "give: the tape waits for no custom gradient");
     if (i < 0 || i >= node->nin) return cf_fail(CFX_EARG, "give: input %d of %d", i + 1, node->nin);
     const cf_input *in = &cf_node_inputs(node)[i];
+    if (in->given) return cf_fail(CFX_ESTATE, "give: the gradient of input %d was given already", i + 1);
     if (in->node < 0) return CFX_OK;
     if (grad->_ndim != in->ndim || memcmp(grad->_shape, in->shape, (size_t)in->ndim * sizeof *in->shape) != 0) {
         char have[256], want[192];

@@ -11,7 +11,8 @@
 
 typedef struct cf_node cf_node;
 
-/* Enqueues the gradients of the node's inputs, given that of its output. */
+/* Enqueues the gradients of the node's inputs, given that of its output.  Where it fails half-way it is called again,
+ * and asked only for what it has not given. */
 typedef cfx_status (*cf_backward)(cfx_tape *tape, cf_node *node, const cfx_tensor *dy);
 
 /* An input: which node made it (-1: not watched) and its form. */
@@ -19,6 +20,7 @@ typedef struct cf_input {
     int32_t node, dtype, ndim;
     cfx_device *device;
     int64_t shape[CFX_MAX_DIMS];
+    bool given; /* its gradient has come from the node that is walked */
 } cf_input;
 
 enum { CF_NODE_INPUTS = 3, CF_NODE_SAVED = 5 };
@@ -51,13 +53,16 @@ cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *
 void cf_save(cf_node *node, const cfx_tensor *x);
 
 /* In a backward function: does input k need a gradient? */
-static inline bool cf_needs(cf_node *node, int k) { return k < node->nin && cf_node_inputs(node)[k].node >= 0; }
+static inline bool cf_needs(cf_node *node, int k) {
+    return k < node->nin && cf_node_inputs(node)[k].node >= 0 && !cf_node_inputs(node)[k].given;
+}
 /* Prepares `out` to receive a gradient of input k of this form: where it is the first contribution to a leaf
  * that has such a place of its own (in a flat buffer), `out` becomes that place, and the kernel writes it there
  * at once; else `out` is empty.  A place is lent: the handle holds no reference, so a gradient that fails half-way
  * leaves nothing behind. */
 void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
-/* Takes `grad` (and releases it) as a contribution to input k; sums over what was broadcast and converts. */
+/* Takes `grad` (and releases it) as the contribution to input k, unless it has come before; sums over what was
+ * broadcast and converts. */
 cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad);
 
 /* The gradient function of each op, by ops.def's last column; NULL for none. */

@@ -153,7 +153,7 @@ local function values(t)
   local bytes = t:numel() * C.cfx_dtype_size(t._dtype)
   local room = ffi.new("uint8_t[?]", bytes)
   local st = C.cfx_read(t, room, bytes)
-  if st ~= 0 then settle(st) end
+  if st ~= 0 then settle(st, C.cfx_read, t, room, bytes) end
   return ffi.string(room, bytes)
 end
 

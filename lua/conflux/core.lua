@@ -386,7 +386,7 @@ function core.devices(spec)
     if stream ~= 0 then raise "conflux.devices: cannot be changed inside withdevices" end
     collectgarbage() -- tensors that nobody holds do not keep a device
     local st = C.cfx_devices_set(context, spec)
-    if st ~= 0 then settle(st) end
+    if st ~= 0 then settle(st, C.cfx_devices_set, context, spec) end
     return list_devices()
   end
   local list = {}
@@ -403,7 +403,7 @@ function core.read_wait(t)
   local on_wait = core.on_wait
   if on_wait then on_wait(t) end
   local st = C.cfx_wait(t)
-  if st ~= 0 then settle(st) end
+  if st ~= 0 then settle(st, C.cfx_wait, t) end
 end
 
 --- Marks what is enqueued next with the script's line, for faults found later.

@@ -17,6 +17,8 @@ local error, getmetatable, pcall, rawequal, rawget, rawset, select, setmetatable
 local each = core.each
 local running = coroutine.running
 
+local CFX_CUSTOM = tonumber(C.CFX_CUSTOM)
+
 local tape_t = ffi.typeof "cfx_tape *[1]"
 local id_t, pointers_t = ffi.typeof "int32_t[1]", ffi.typeof "cfx_tensor *[?]"
 
@@ -62,12 +64,14 @@ local function walk(fname, plan, call, into, loss, ...)
     g, grads = plan:gradient()
   end
   call.grads = grads -- C looks at it until the walk ends, and a custom op's backward is the user's
-  local st = C.cfx_tape_backward(tape[0], loss, grads, into and 1 or 0)
-  while st == C.CFX_CUSTOM do
+  local accumulate = into and 1 or 0
+  local st = C.cfx_tape_backward(tape[0], loss, grads, accumulate)
+  if st > 0 then st = settle(st, C.cfx_tape_backward, tape[0], loss, grads, accumulate) end
+  while st == CFX_CUSTOM do
     run_custom(tape[0], call)
     st = C.cfx_tape_resume(tape[0])
+    if st > 0 then st = settle(st, C.cfx_tape_resume, tape[0]) end
   end
-  if st ~= 0 then settle(st) end
   return g, loss, ...
 end
 
@@ -279,7 +283,7 @@ end
 function run_custom(tape, call)
   local node, dy = id_t(), new()
   local st = C.cfx_tape_custom(tape, node, dy)
-  if st ~= 0 then settle(st) end
+  if st ~= 0 then settle(st, C.cfx_tape_custom, tape, node, dy) end
   local saved = call[node[0]]
   local spec, places = saved.spec, saved.places
   local grads = call_backward(saved, dy)
@@ -291,7 +295,7 @@ function run_custom(tape, call)
     end
     if dx then
       st = C.cfx_tape_give(tape, i - 1, dx)
-      if st ~= 0 then settle(st) end
+      if st ~= 0 then settle(st, C.cfx_tape_give, tape, i - 1, dx) end
     end
   end
   call[node[0]] = false

@@ -180,8 +180,9 @@ function make.eye(n, m, o)
   local x = full("eye", 0, FLOAT32, 2, o)
   local diagonal = new()
   local st = C.cfx_diagonal(x, diagonal)
-  if st == 0 then st = C.cfx_fill(diagonal, 1) end
-  if st ~= 0 then settle(st) end
+  if st ~= 0 then settle(st, C.cfx_diagonal, x, diagonal) end
+  st = C.cfx_fill(diagonal, 1)
+  if st ~= 0 then settle(st, C.cfx_fill, diagonal, 1) end
   C.cfx_release(diagonal)
   return x
 end

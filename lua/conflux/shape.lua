@@ -137,6 +137,7 @@ function Tensor.squeeze(x, d)
   if d ~= nil then
     d = check.dim("squeeze", "d", d, x._ndim)
     st = C.cfx_squeeze(x, d, out)
+    if st ~= 0 then settle(st, C.cfx_squeeze, x, d, out) end
   else
     local n = 0
     for k = 0, x._ndim - 1 do
@@ -146,8 +147,8 @@ function Tensor.squeeze(x, d)
       end
     end
     st = C.cfx_reshape(x, n, size_array, out)
+    if st ~= 0 then settle(st, C.cfx_reshape, x, n, size_array, out) end
   end
-  if st ~= 0 then settle(st) end
   return out
 end
 

@@ -31,7 +31,7 @@ end
 function system.sync(device)
   if type(device) ~= "nil" then device = check.device("sync", "device", device) end
   local st = C.cfx_sync(core.context(), device)
-  if st ~= 0 then core.settle(st) end
+  if st ~= 0 then core.settle(st, C.cfx_sync, core.context(), device) end
 end
 
 --- Bytes of a device's pool: in live tensors (`in_use`), taken from the system (`reserved`), the most ever in use

@@ -133,7 +133,7 @@ local function read(x, into)
   local array = into or arrays[dtype](n)
   if core.on_wait then core.on_wait(x) end
   local st = C.cfx_read(x, array, n * sizes_of[dtype])
-  if st ~= 0 then settle(st) end -- not again: out of memory is then a fault of the past
+  if st ~= 0 then settle(st, C.cfx_read, x, array, n * sizes_of[dtype]) end
   return array, n, dtype
 end
 

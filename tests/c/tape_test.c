@@ -493,13 +493,62 @@ TEST(recording_that_fails_leaves_the_result_to_its_owner) {
 
 /* ---- failures in the middle ------------------------------------------------------------------------- */
 
-/* A step through layers of all kinds, into flat places.  Every handle is released whatever happens. */
-static cfx_status wide_step(cfx_tensor *w, cfx_tensor *const *watched, cfx_tensor *const *grads, const cfx_tensor *x,
-                            const cfx_tensor *ids) {
+enum { WIDE = 5 };
+
+/* What wide_step works on. */
+typedef struct wide {
+    cfx_tensor w[WIDE], g[WIDE], x, ids, *watched[WIDE], *grads[WIDE];
+    cfx_layout *layout;
+} wide;
+
+/* All that the pool could still lend. */
+typedef struct hoard {
+    int n;
+    cf_block *blocks[1 << 15];
+} hoard;
+
+static void fill_hoard(hoard *h) {
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    cfx_memory_trim(context);
+    cpu->pool.limit = cpu->pool.reserved;
+    h->n = 0;
+    for (size_t bytes = 1 << 22; bytes >= CF_ALIGN; bytes /= 2)
+        while (h->n < 1 << 15 && cf_pool_take(&cpu->pool, bytes, &h->blocks[h->n]) == CFX_OK) h->n++;
+}
+
+/* Walks back, and whenever there is no memory gives a little and goes on.  Returns how often that was. */
+static int walk_in_want(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads, int accumulate) {
+    int failed = 0;
+    hoard *h = malloc(sizeof *h);
+    const size_t limit = cpu->pool.limit;
+    fill_hoard(h);
+    cfx_status status = cfx_tape_backward(tape, loss, grads, accumulate);
+    for (; status == CFX_EMEMORY; failed++) {
+        if (h->n > 0) {
+            const int k = (failed * 7919 + 1) % h->n; /* large ones and small ones */
+            cf_pool_give(&cpu->pool, h->blocks[k]);
+            h->blocks[k] = h->blocks[--h->n];
+        } else {
+            cpu->pool.limit += 1024;
+        }
+        status = cfx_tape_backward(tape, loss, grads, accumulate);
+    }
+    CHECK_STATUS(status, CFX_OK);
+    while (h->n > 0) cf_pool_give(&cpu->pool, h->blocks[--h->n]);
+    cpu->pool.limit = limit;
+    free(h);
+    return failed;
+}
+
+/* A step through layers of all kinds, into flat places.  Every handle is released whatever happens.  failed (or NULL)
+ * receives how often the walk had no memory. */
+static cfx_status wide_step(wide *o, int accumulate, int *failed) {
+    cfx_tensor *w = o->w;
+    const cfx_tensor *x = &o->x, *ids = &o->ids;
     cfx_tensor t[12] = {0};
     cfx_tape *tape = NULL;
     const int32_t last = -1;
-    cfx_status status = cfx_tape_begin(context, 5, watched, &tape);
+    cfx_status status = cfx_tape_begin(context, WIDE, o->watched, &tape);
     if (status == CFX_OK) status = cfx_dense(x, &w[0], &w[1], CF_OP_tanh, &t[0]);
     if (status == CFX_OK) status = cfx_layernorm(&t[0], &w[2], &w[3], 1e-5, &t[1]);
     if (status == CFX_OK) status = cfx_matmul(&t[1], &w[4], &t[2]);
@@ -512,59 +561,122 @@ static cfx_status wide_step(cfx_tensor *w, cfx_tensor *const *watched, cfx_tenso
     if (status == CFX_OK) status = cfx_reduce(CF_OP_max, &t[7], 0, NULL, 0, 0, &t[9]);
     if (status == CFX_OK) status = cfx_binary(CF_OP_sub, &t[8], &t[9], &t[10]);
     if (status == CFX_OK) status = cfx_loss(CF_OP_huber, &t[10], &t[10], 1, CFX_SUM, &t[11]);
-    if (status == CFX_OK) status = cfx_tape_backward(tape, &t[11], grads, 0);
+    if (status == CFX_OK && failed) *failed = walk_in_want(tape, &t[11], o->grads, accumulate);
+    else if (status == CFX_OK) status = cfx_tape_backward(tape, &t[11], o->grads, accumulate);
     cfx_tape_end(&tape);
     for (int i = 0; i < 12; i++) cfx_release(&t[i]);
     return status;
 }
 
-TEST(a_failure_at_any_allocation_leaves_nothing_behind) {
-    setup();
+static void make_wide(wide *o) {
     const int64_t shapes[5][2] = {{300, 200}, {300}, {300}, {300}, {300, 40}}, batch[2] = {50, 200}, n = 50;
     const int32_t ranks[5] = {2, 1, 1, 1, 2};
-    cfx_tensor w[5] = {0}, g[5] = {0}, x = {0}, ids = {0}, *watched[5], *grads[5];
-    cfx_layout *layout;
-    int failed = 0;
-    for (int i = 0; i < 5; i++) {
-        CHECK_STATUS(cfx_random(cpu, CFX_FLOAT32, ranks[i], shapes[i], "uniform", -1, 1, 0, &w[i]), CFX_OK);
-        watched[i] = &w[i];
-        grads[i] = &g[i];
+    const char *paths[WIDE] = {"0", "1", "2", "3", "4"};
+    *o = (wide){0};
+    for (int i = 0; i < WIDE; i++) {
+        CHECK_STATUS(cfx_random(cpu, CFX_FLOAT32, ranks[i], shapes[i], "uniform", -1, 1, 0, &o->w[i]), CFX_OK);
+        o->watched[i] = &o->w[i];
+        o->grads[i] = &o->g[i];
     }
-    CHECK_STATUS(cfx_random(cpu, CFX_FLOAT32, 2, batch, "uniform", -1, 1, 0, &x), CFX_OK);
-    CHECK_STATUS(cfx_random(cpu, CFX_INT64, 1, &n, "integer", 0, 39, 0, &ids), CFX_OK);
-    CHECK_STATUS(
-        cfx_layout_new(5, (const cfx_tensor *const *)watched, (const char *[]){"0", "1", "2", "3", "4"}, &layout),
-        CFX_OK);
-    CHECK_STATUS(cfx_layout_make(layout, cpu, -1, 0, grads), CFX_OK);
+    CHECK_STATUS(cfx_random(cpu, CFX_FLOAT32, 2, batch, "uniform", -1, 1, 0, &o->x), CFX_OK);
+    CHECK_STATUS(cfx_random(cpu, CFX_INT64, 1, &n, "integer", 0, 39, 0, &o->ids), CFX_OK);
+    CHECK_STATUS(cfx_layout_new(WIDE, (const cfx_tensor *const *)o->watched, paths, &o->layout), CFX_OK);
+    CHECK_STATUS(cfx_layout_make(o->layout, cpu, -1, 0, o->grads), CFX_OK);
+}
+
+static void free_wide(wide *o) {
+    for (int i = 0; i < WIDE; i++) {
+        cfx_release(&o->w[i]);
+        cfx_release(&o->g[i]);
+    }
+    cfx_release(&o->x);
+    cfx_release(&o->ids);
+    cfx_layout_free(o->layout);
+}
+
+TEST(a_failure_at_any_allocation_leaves_nothing_behind) {
+    setup();
+    wide o;
+    int failed = 0;
+    make_wide(&o);
     const size_t limit = cpu->pool.limit;
     for (int flat = 1; flat >= 0; flat--) { /* into places, and into gradients of their own */
         const int64_t blocks = blocks_of(cpu);
-        const int32_t refs = flat ? g[0]._buffer->refs : 0;
+        const int32_t refs = flat ? o.g[0]._buffer->refs : 0;
         for (size_t room = 0; room < 1 << 21; room += 768) { /* the limit is the seam */
             CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
             cfx_memory_trim(context);
             cpu->pool.limit = cpu->pool.reserved + room;
-            const cfx_status status = wide_step(w, watched, grads, &x, &ids);
+            const cfx_status status = wide_step(&o, 0, NULL);
             CHECK(status == CFX_OK || status == CFX_EMEMORY);
             failed += status != CFX_OK;
-            if (flat) CHECK_EQ(g[0]._buffer->refs, refs);
-            for (int i = 0; i < 5; i++) CHECK_EQ(w[i]._buffer->saved, 0);
-            for (int i = 0; i < 5 && !flat; i++) cfx_release(&g[i]);
+            if (flat) CHECK_EQ(o.g[0]._buffer->refs, refs);
+            for (int i = 0; i < WIDE; i++) CHECK_EQ(o.w[i]._buffer->saved, 0);
+            for (int i = 0; i < WIDE && !flat; i++) cfx_release(&o.g[i]);
             CHECK_EQ(blocks_of(cpu), blocks);
             if (status == CFX_OK) break;
         }
         CHECK(failed > 10);
         cpu->pool.limit = limit;
-        CHECK_STATUS(wide_step(w, watched, grads, &x, &ids), CFX_OK);
-        for (int i = 0; i < 5; i++) {
-            CHECK_STATUS(cfx_wait(&g[i]), CFX_OK);
-            cfx_release(&g[i]);
+        CHECK_STATUS(wide_step(&o, 0, NULL), CFX_OK);
+        for (int i = 0; i < WIDE; i++) {
+            CHECK_STATUS(cfx_wait(&o.g[i]), CFX_OK);
+            cfx_release(&o.g[i]);
         }
     }
-    for (int i = 0; i < 5; i++) cfx_release(&w[i]);
-    cfx_release(&x);
-    cfx_release(&ids);
-    cfx_layout_free(layout);
+    free_wide(&o);
+    teardown();
+}
+
+/* All gradients, one behind the other. */
+static size_t read_grads(const wide *o, float *to) {
+    size_t n = 0;
+    for (int i = 0; i < WIDE; i++) {
+        const size_t numel = (size_t)cf_numel(&o->g[i]);
+        CHECK_STATUS(cfx_read(&o->g[i], to + n, numel * sizeof *to), CFX_OK);
+        n += numel;
+    }
+    return n;
+}
+
+TEST(a_walk_without_memory_goes_on_where_it_stopped_to_the_same_gradient) {
+    setup();
+    wide o;
+    enum { MOST = 300 * 200 + 3 * 300 + 300 * 40 };
+    float *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
+    make_wide(&o);
+    for (int mode = 0; mode < 3; mode++) { /* into flat places; added there; into gradients of their own */
+        int failed = 0;
+        for (int i = 0; i < WIDE && mode == 2; i++) cfx_release(&o.g[i]);
+        for (int i = 0; i < WIDE && mode == 1; i++) CHECK_STATUS(cfx_fill(&o.g[i], 1), CFX_OK);
+        const int64_t blocks = blocks_of(cpu);
+        CHECK_STATUS(wide_step(&o, mode == 1, NULL), CFX_OK);
+        const size_t n = read_grads(&o, want);
+        for (int i = 0; i < WIDE && mode == 2; i++) cfx_release(&o.g[i]);
+        for (int i = 0; i < WIDE && mode == 1; i++) CHECK_STATUS(cfx_fill(&o.g[i], 1), CFX_OK);
+        CHECK_EQ(blocks_of(cpu), blocks);
+        CHECK_STATUS(wide_step(&o, mode == 1, &failed), CFX_OK);
+        CHECK(failed > 10);
+        CHECK_EQ(read_grads(&o, got), n);
+        CHECK(memcmp(want, got, n * sizeof *got) == 0);
+        CHECK_EQ(blocks_of(cpu), blocks + (mode == 2 ? WIDE : 0));
+    }
+    free(want);
+    free(got);
+    free_wide(&o);
+    teardown();
+}
+
+TEST(a_loss_that_is_a_parameter_goes_on_too) {
+    setup();
+    cfx_tensor w = full(cpu, 1, 3), g = {0};
+    cfx_tape *tape = watch(1, (cfx_tensor *[]){&w});
+    CHECK(walk_in_want(tape, &w, (cfx_tensor *[]){&g}, 0) > 0);
+    CHECK_STATUS(cfx_tape_backward(tape, &w, (cfx_tensor *[]){&g}, 0), CFX_ESTATE);
+    cfx_tape_end(&tape);
+    CHECK_EQ(value_of(&g), 1);
+    cfx_release(&w);
+    cfx_release(&g);
     teardown();
 }
 
