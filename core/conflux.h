@@ -424,6 +424,9 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* Before the leaves of all replicas get one value in another way: as after an allreduce, a replica that skips, because
+ * of a fault of its own, what the others then change by that value is refused until it is synchronized. */
+CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* The tensors of replica `root` are copied to all others. */
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* out[r], of every replica, is the concatenation of all in[s] along dimension 0. */

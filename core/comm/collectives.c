@@ -28,6 +28,7 @@ static cfx_status check_leaves(const char *function, cf_combine op, int32_t repl
             CF_TRY(cf_check_tensor(function, "list", x));
             CF_TRY(cf_check_writable(function, x));
             CF_TRY(cf_refuse_void(x));
+            if (op != CF_COMBINE_COPY) CF_TRY(cf_refuse_behind(function, "a tensor", x));
             if (!cf_same_shape(first, x) || first->_dtype != x->_dtype)
                 return cf_fail(CFX_EARG, "%s: replica %d, tensor %d: expected a %s, got %s", function, r + 1, k + 1,
                                cf_describe(first, want), cf_describe(x, have));
@@ -213,8 +214,12 @@ static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t
     CF_TRY(group_of(function, replicas, n, (const cfx_tensor *const *)leaves, &group));
     for (int64_t k = 0; k < (int64_t)replicas * n; k++) packed = packed && cfx_is_contiguous(leaves[k]);
     const bool all = group == &cf_group_levels && root >= 0 && op != CF_COMBINE_COPY; /* see levels.c */
-    if (packed && !all) return run_packed(function, group, op, root, replicas, n, leaves);
-    return run_copies(function, group, op, root, replicas, n, leaves, all);
+    const bool common = replicas > 1 && (root < 0 || op == CF_COMBINE_COPY);
+    if (common && op != CF_COMBINE_COPY) CF_TRY(cf_rounds_begin(replicas, n, leaves));
+    if (packed && !all) CF_TRY(run_packed(function, group, op, root, replicas, n, leaves));
+    else CF_TRY(run_copies(function, group, op, root, replicas, n, leaves, all));
+    for (int64_t k = 0; common && k < (int64_t)replicas * n; k++) cf_caught_up(leaves[k]);
+    return CFX_OK;
 }
 
 /* ---- the public five -------------------------------------------------------------------------------- */
@@ -240,6 +245,11 @@ CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas,
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     CF_TRY(check_root("synchronize", root, replicas));
     return run("synchronize", CF_COMBINE_COPY, root, replicas, n, leaves);
+}
+
+CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
+    CF_TRY(check_leaves("allreduce", CF_COMBINE_SUM, replicas, n, leaves));
+    return n > 0 && replicas > 1 ? cf_rounds_begin(replicas, n, leaves) : CFX_OK;
 }
 
 /* out[r] may be written, is of the dtype and shape of in[0] but for `rows` rows, and lies on in[r]'s device. */
@@ -278,6 +288,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
     for (int32_t r = 0; r < replicas; r++) {
         CF_TRY(cf_check_tensor("allgather", "in", in[r]));
         CF_TRY(cf_refuse_void(in[r]));
+        CF_TRY(cf_refuse_behind("allgather", "a tensor", in[r]));
         if (in[r]->_ndim < 1 || in[r]->_ndim != in[0]->_ndim || in[r]->_dtype != in[0]->_dtype ||
             cf_context(in[r]) != cf_context(in[0]) ||
             memcmp(in[r]->_shape + 1, in[0]->_shape + 1, (size_t)(in[0]->_ndim - 1) * sizeof *in[0]->_shape) != 0)

@@ -63,6 +63,7 @@ struct cfx_context {
     struct cfx_tape *tapes;                  /* live ones */
     void (*end_tapes)(cfx_context *context); /* set with the first tape */
     uint64_t next_tape;
+    uint64_t collectives; /* so far */
     int32_t precision;
     cfx_log log;  /* of the thread that made it, and of its workers */
     cf_word host; /* the host parks here */

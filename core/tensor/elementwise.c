@@ -375,8 +375,10 @@ CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
         .op = CF_OP_clamp, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, y}, .p = {low, high}, .kind = CF_UPDATE});
 }
 
-/* Filling all of a buffer makes its value if it has none yet; else an old one would be void where this is skipped. */
+/* Filling all of a buffer makes its value if it has none yet; else an old one would be void where this is skipped.  So
+ * it is to be where the old one is not that of the other replicas. */
 static cf_write kind_of(const cfx_tensor *y) {
+    if (cf_is_behind(y)) return CF_MAKE;
     return cf_is_whole(y) && (y->_buffer->empty || cf_refuse_void(y) != CFX_OK) ? CF_MAKE : CF_UPDATE;
 }
 

@@ -41,6 +41,7 @@ cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
     if (kind == CF_MAKE) {
         if (cf_is_whole(x)) buffer->made.n = 0;
         CF_TRY(cf_uses_add(&buffer->made, e));
+        if (buffer->changes) cf_caught_up(x);
     }
     return cf_uses_add(&buffer->writes, e);
 }
@@ -83,6 +84,7 @@ static cfx_status enqueue(const cf_issue *issue) {
         if (!cf_is_whole(issue->t[k])) CF_TRY(cf_refuse_void(issue->t[k]));
         cf_wait_to_write(&waits, issue->t[k]);
     }
+    if (issue->kind == CF_UPDATE) CF_TRY(cf_change_room(issue->nout, issue->nin, issue->t));
     void *payload;
     CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,
                             cf_call_bytes(views, issue->extra_bytes), &payload));
@@ -97,6 +99,7 @@ static cfx_status enqueue(const cf_issue *issue) {
     for (int k = 0; k < views; k++) cf_view_of(issue->t[k], &call->v[k]);
     if (issue->extra_bytes) memcpy(cf_call_extra(call), issue->extra, issue->extra_bytes);
     const cf_event e = cf_queue_commit(queue);
+    if (issue->kind == CF_UPDATE) cf_did_change(issue->nout, issue->nin, issue->t, e);
     for (int k = issue->nout; k < views; k++) CF_TRY(cf_did_read(issue->t[k], e));
     for (int k = 0; k < issue->nout; k++) CF_TRY(cf_did_write(issue->t[k], e, issue->kind));
     return CFX_OK;

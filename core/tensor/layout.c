@@ -236,6 +236,7 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
         place_in(place, &whole[place->dtype], &view);
         status = cf_issue_run(
             &(cf_issue){.op = CF_OP_copy, .dtype = place->dtype, .nout = 1, .nin = 1, .t = {&view, handles[i]}});
+        if (status == CFX_OK) status = cf_changes_move(handles[i], &view);
         cfx_release(&view);
     }
     for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {

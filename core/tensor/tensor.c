@@ -105,6 +105,7 @@ static void orphan(cfx_device *device) {
         cf_uses_clear(&b->writes);
         cf_uses_clear(&b->reads);
         cf_uses_clear(&b->made);
+        cf_drift_free(b);
         if (b->block->slab) cf_pool_give(&device->pool, b->block);
         else cf_share_end(b->block, true);
         b->device = NULL;
@@ -166,6 +167,7 @@ void cf_buffer_release(cf_buffer *buffer) {
     if (--buffer->refs > 0) return;
     if (buffer->device) {
         hand_over(buffer);
+        cf_drift_free(buffer);
         if (buffer->block->slab) cf_pool_give(&buffer->device->pool, buffer->block);
         else cf_share_end(buffer->block, false);
         *buffer->link = buffer->next;

@@ -17,6 +17,9 @@ typedef struct cf_bucket {
     cf_event event;
 } cf_bucket;
 
+typedef struct cf_round cf_round;     /* drift.c's */
+typedef struct cf_changes cf_changes; /* drift.c's */
+
 typedef struct cf_buffer {
     cfx_device *device; /* NULL: its context has ended */
     cf_block *block;
@@ -31,10 +34,13 @@ typedef struct cf_buffer {
     cf_uses made;   /* the write that gave the buffer its value; if it was skipped the tensor is void.  In-place
                         updates do not count: a skipped one leaves the old value */
     struct cfx_layout *layout;
-    int32_t layout_dtype;           /* which of the layout's buffers this is */
-    cf_bucket *buckets;             /* valid while the backward that made them is the last writer: then nbuckets > 0 */
-    int32_t nbuckets;               /* -1: a backward is under way and has written nothing yet */
-    int32_t counting;               /* places of a backward under way */
+    int32_t layout_dtype; /* which of the layout's buffers this is */
+    cf_bucket *buckets;   /* valid while the backward that made them is the last writer: then nbuckets > 0 */
+    int32_t nbuckets;     /* -1: a backward is under way and has written nothing yet */
+    int32_t counting;     /* places of a backward under way */
+    cf_round *round;      /* the collective that its value came out of, as that of `replica`; or NULL */
+    int32_t replica;
+    cf_changes *changes;            /* what was done to it by such values; NULL: never anything */
     struct cf_buffer *next, **link; /* of the device's list */
 } cf_buffer;
 
@@ -104,6 +110,27 @@ void cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
 /* Notes that the command of event e read or wrote x. */
 cfx_status cf_did_read(const cfx_tensor *x, cf_event e);
 cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind);
+
+/* ---- replicas that a fault left behind (drift.c) ------------------------------------------------------ */
+
+/* Before a collective gives all replicas of [replicas][n] leaves one value: what is changed in place by it from here on
+ * is changed in all of them, or in none. */
+cfx_status cf_rounds_begin(int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* Around the commit of a command that changes t[0 .. nout) in place by t[nout .. nout + nin); the second cannot fail. */
+cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t);
+void cf_did_change(int nout, int nin, cfx_tensor *const *t, cf_event e);
+/* Whether a fault kept from x a change that other replicas made, as far as is known; `what` is x, for the message. */
+bool cf_is_behind(const cfx_tensor *x);
+cfx_status cf_refuse_behind(const char *function, const char *what, const cfx_tensor *x);
+/* x was given a new value; where that is skipped the tensor is void. */
+void cf_caught_up(const cfx_tensor *x);
+/* y is to be what x was. */
+cfx_status cf_changes_move(const cfx_tensor *x, const cfx_tensor *y);
+/* How many changes of x's buffer are not known to have been made. */
+int32_t cf_changes_kept(const cfx_tensor *x);
+void cf_drift_free(cf_buffer *buffer);
+
+/* ---- commands --------------------------------------------------------------------------------------- */
 
 /* One operation, on the compute queue of its first output's device.  Inputs may lie on other devices only for
  * `copy`.  Fills the call, orders it and notes its uses.  On failure nothing was enqueued, and outputs that

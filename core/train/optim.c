@@ -113,10 +113,12 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
         const cfx_tensor *p = params[k];
         CF_TRY(cf_check_tensor("update", "model", p));
         CF_TRY(cf_check_writable("update", p));
+        CF_TRY(cf_refuse_behind("update", "the model", p));
         for (int32_t r = 1; r < 2 + states; r++) {
             const cfx_tensor *x = lists[(int64_t)r * n + k];
             CF_TRY(cf_check_tensor("update", r == 1 ? "gradient" : "state", x));
             CF_TRY(cf_check_same_device("update", r == 1 ? "gradient" : "state", p, x));
+            CF_TRY(cf_refuse_behind("update", r == 1 ? "the gradient" : "the state", x));
             const int32_t half = p->_dtype == CFX_FLOAT16 || p->_dtype == CFX_BFLOAT16;
             const int32_t dtype = r > 1 && half ? CFX_FLOAT32 : p->_dtype;
             if (!cf_same_shape(p, x) || x->_dtype != dtype)

@@ -227,6 +227,9 @@ end
 -- Folds left on the first replica's device, then copies to all, or to `root` alone.
 local function reduce_by_function(fname, op, elements, kept, root)
   if #kept == 0 then return end
+  local array, n = leaves_of(elements, kept)
+  local st = C.cfx_common(#elements, n, array)
+  if st ~= 0 then settle(st, C.cfx_common, #elements, n, array) end
   local device = core.find_device(C.cfx_tensor_device(elements[1].tensors[kept[1]]))
   scheduler.withdevices(function()
     local results = {}

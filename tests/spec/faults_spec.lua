@@ -7,7 +7,7 @@ local nn, optim = cf.nn, cf.optim
 
 local devices = require "tests.spec.devices"
 local on = devices.on
-devices.use(3, setup, teardown)
+devices.use(5, setup, teardown)
 local DEVICES = on {"cpu:0", "cpu:1", "cpu:2"}
 
 local program = require "tests.spec.program"
@@ -154,6 +154,97 @@ describe("a fault in a queue", function()
     for i = 2, 3 do assert.tensor_equal(lists[i], {i + 1, i + 1}) end
     raised(bad.totable, bad)
     assert.tensor_equal(cf.ones(1, {device = on "cpu:0"}) + 1, {2})
+  end)
+end)
+
+describe("a replica that a fault keeps from an update which the others make", function()
+  local x = cf.rand(4, 3)
+  local function batch_loss(m) return (m(x:to(m.weight.device)) ^ 2):sum() end
+
+  -- n replicas, and a function that makes one step; the last of them may fault between the collective and its update.
+  local function training(n, op)
+    local list = {unpack(on {"cpu:0", "cpu:1", "cpu:2", "cpu:3", "cpu:4"}, 1, n)}
+    local t = {models = cf.replicate(nn.Dense(3, 2), list)}
+    local opt = optim.Chain(optim.ClipNorm(5), optim.Adam(1e-1))
+    t.states = cf.withdevices(function(i) return opt:setup(t.models[i]) end, list)
+    function t.step(fails)
+      local _, grads = cf.withdevices(function(i) return cf.withgradient(batch_loss, t.models[i]) end, list)
+      cf.allreduce(op or "avg", grads)
+      local bad
+      cf.withdevices(function(i)
+        if fails and i == n then
+          cf.sync() -- the others have made theirs
+          bad, t.line = void(), debug.getinfo(void, "S").linedefined + 1
+        end
+        optim.update(t.states[i], t.models[i], grads[i])
+      end, list)
+      if bad then raised(bad.totable, bad) end
+    end
+    function t.assert_refused(f, fname)
+      local message = raised(f)
+      local what = ("conflux.%s: replica %d (%s): %s skipped an update that other replicas made "
+        .. "(index: id 7 at position 1 is outside 0 to 2, enqueued at tests/spec/faults_spec.lua:%d): synchronize them")
+        :format(fname, n, list[n], fname == "update" and "the model" or "a tensor", t.line)
+      assert.is_truthy(message:find(what, 1, true), message)
+    end
+    function t.assert_equal()
+      for i = 2, n do
+        assert.tensor_equal(t.models[i].weight, t.models[1].weight)
+        assert.tensor_equal(t.states[i].m.weight, t.states[1].m.weight)
+      end
+    end
+    t.step()
+    t.step(true)
+    return t
+  end
+
+  for _, n in ipairs {2, 3, 5} do
+    it("is refused until all are synchronized: one of " .. n, function()
+      local t = training(n)
+      t.assert_refused(function() t.step() end, "update")
+      t.assert_refused(function() cf.allreduce("avg", t.models) end, "allreduce")
+      cf.synchronize(t.models)
+      assert.matches("the state skipped an update", raised(t.step))
+      cf.synchronize(t.models) -- the others have made that step
+      cf.synchronize(t.states)
+      t.step()
+      t.assert_equal()
+    end)
+  end
+
+  it("is refused where a function joined the gradients, too", function()
+    local t = training(2, function(a, b) return a + b end)
+    t.assert_refused(function() t.step() end, "update")
+    t.assert_refused(function() cf.allreduce(function(a, b) return a + b end, t.models) end, "allreduce")
+  end)
+
+  it("catches up by a file, and a new copy of the first one starts afresh", function()
+    local t = training(2)
+    local path = os.tmpname()
+    cf.save(path, {t.models[1], t.states[1]})
+    cf.load(path, {into = {t.models[2], t.states[2]}})
+    os.remove(path)
+    t.step()
+    t.assert_equal()
+    t = training(2)
+    t.models, t.states = cf.replicate(t.models[1], t.models.devices), cf.replicate(t.states[1], t.models.devices)
+    t.step()
+    t.assert_equal()
+  end)
+
+  it("stays as it is where there was no collective", function()
+    local m = nn.Dense(3, 2)
+    local state = optim.Adam(1e-1):setup(m)
+    local function step()
+      local _, g = cf.withgradient(batch_loss, m)
+      optim.update(state, m, cf.allreduce("avg", {g})[1])
+    end
+    local bad = void()
+    step()
+    raised(bad.totable, bad)
+    local before = m.weight:clone()
+    step()
+    assert.is_true((m.weight - before):abs():sum():item() > 0)
   end)
 end)
 
