@@ -408,11 +408,13 @@ typedef struct cfx_rule {
 /* How many state tensors a parameter has under the rule (0 to 2), or -1 for an unknown name. */
 CFX_API int32_t cfx_rule_states(const char *name);
 /* One update of n parameters in place, of update count `step` (from 1).  states: first all first states,
- * then all second ones.  scale and decay (NULL: 1 each) multiply the rule's rate and decay per parameter.
- * Neighbours in flat buffers are updated by one command. */
+ * then all second ones.  scale and decay (NULL: 1 each) multiply the rule's rate and decay per parameter; missed (NULL:
+ * 0 each) says in how many of the step - 1 updates before a parameter took no part, which its rule does not count.
+ * Neighbours in flat buffers are updated by one command.  Parameters may lie on several devices: a norm is that of
+ * all. */
 CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t n, cfx_tensor *const *params,
                                     const cfx_tensor *const *grads, cfx_tensor *const *states, const double *scale,
-                                    const double *decay);
+                                    const double *decay, const int64_t *missed);
 /* The 2-norm of all n tensors together, as one float32 scalar on their device. */
 CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *out);
 

@@ -71,6 +71,8 @@ CFX_API cfx_status cfx_group(int32_t n, cfx_device *const *devices, char *out, s
     int32_t count;
     if (n < 1 || n > CF_MAX_DEVICES)
         return cf_fail(CFX_EARG, "group: expected 1 to %d devices, got %d", CF_MAX_DEVICES, n);
+    for (int32_t i = 0; i < n; i++)
+        if (!devices[i]) return cf_fail(CFX_EARG, "group: device %d: expected a device, got none", i + 1);
     const cf_group *group = kind_of(n, devices, &count, leaders);
     const char *far = group && count > 1 ? leaders[0]->backend->collectives->name : "";
     const char *near = !group ? "none" : group == &cf_group_self ? "self" : group == &cf_group_remote ? "" : "local";

@@ -175,9 +175,9 @@ CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_d
     return cf_fail(CFX_EARG, "device '%s' does not exist: this run has %s", name, have);
 }
 
-CFX_API const char *cfx_device_name(const cfx_device *device) { return device->name; }
-CFX_API int32_t cfx_device_threads(const cfx_device *device) { return atomic_load(&device->threads); }
-CFX_API cfx_context *cfx_device_context(const cfx_device *device) { return device->context; }
+CFX_API const char *cfx_device_name(const cfx_device *device) { return device ? device->name : ""; }
+CFX_API int32_t cfx_device_threads(const cfx_device *device) { return device ? atomic_load(&device->threads) : 0; }
+CFX_API cfx_context *cfx_device_context(const cfx_device *device) { return device ? device->context : NULL; }
 
 /* ---- contexts --------------------------------------------------------------------------------------- */
 

@@ -74,7 +74,7 @@ CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_
     for (int32_t i = 0; i < n; i++) {
         const cf_layout_place *place = &layout->places[i];
         const cfx_tensor *x = handles[i];
-        if (!x->_buffer || x->_buffer->layout != layout || x->_buffer->layout_dtype != place->dtype ||
+        if (!x || !x->_buffer || x->_buffer->layout != layout || x->_buffer->layout_dtype != place->dtype ||
             x->_offset != place->offset || x->_ndim != place->ndim ||
             memcmp(x->_shape, place->shape, (size_t)place->ndim * sizeof *place->shape) != 0)
             return 0;
@@ -150,7 +150,7 @@ static void place_in(const cf_layout_place *place, const cfx_tensor *whole, cfx_
 CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t zero,
                                    cfx_tensor *const *handles) {
     cfx_tensor whole[CFX_DTYPES], empty = {0};
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("layout", device));
     CF_TRY(make_buffers(layout, device, dtype, zero, whole));
     for (int32_t i = 0; i < layout->n; i++) {
         const cf_layout_place *place = &layout->places[i];
@@ -226,6 +226,7 @@ static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handle
 
 CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {
     cfx_tensor whole[CFX_DTYPES];
+    CF_TRY(cf_check_device("pack", device));
     CF_TRY(check_pack(layout, handles));
     CF_TRY(make_buffers(layout, device, -1, 0, whole));
     cfx_status status = CFX_OK;

@@ -9,7 +9,7 @@
 CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, double value,
                             cfx_tensor *out) {
     CF_TRY(cf_check_shape("full", dtype, ndim, shape));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("full", device));
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = dtype, .nout = 1, .t = {out}, .p = {value}});
 }
@@ -17,7 +17,7 @@ CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, con
 CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step,
                               cfx_tensor *out) {
     CF_TRY(cf_check_shape("arange", dtype, 1, &n));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("arange", device));
     CF_TRY(cf_new(device, dtype, 1, &n, out));
     return cf_issue_run(&(cf_issue){.op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = {out}, .p = {start, step}});
 }
@@ -48,7 +48,7 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
     if (k == 4) return cf_fail(CFX_EARG, "random: expected uniform, normal, integer or permutation, got '%s'", kind);
     const cf_op op = kinds[k].op;
     CF_TRY(cf_check_shape("random", dtype, ndim, shape));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("random", device));
     if ((op == CF_OP_uniform || op == CF_OP_normal) && !cf_is_float(dtype))
         return cf_fail(CFX_EARG, "random: expected a float dtype, got %s", cfx_dtype_name(dtype));
     if (op == CF_OP_permutation && (dtype != CFX_INT64 || ndim != 1))

@@ -18,7 +18,7 @@ typedef struct share {
 CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, void *memory,
                              size_t bytes, cfx_release_hook released, void *data, cfx_tensor *out) {
     CF_TRY(cf_check_shape("share", dtype, ndim, shape));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("share", device));
     char text[192];
     void *made;
     const size_t size = (size_t)cfx_dtype_size(dtype);

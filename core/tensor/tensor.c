@@ -35,6 +35,11 @@ cfx_status cf_check_tensor(const char *function, const char *argument, const cfx
     return cf_interrupted(cf_context(x));
 }
 
+cfx_status cf_check_device(const char *function, const cfx_device *device) {
+    if (!device) return cf_fail(CFX_EARG, "%s: argument 'device': expected a device, got none", function);
+    return cf_interrupted(device->context);
+}
+
 cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim) {
     const int32_t d = *dim < 0 ? *dim + ndim : *dim;
     if (d < 0 || d >= ndim)
@@ -259,6 +264,7 @@ CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x) { return x && x->_buf
 CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) {
     int64_t expect = 1;
     int32_t packed = 1;
+    if (!x) return 0;
     for (int d = x->_ndim - 1; d >= 0; d--) {
         if (x->_shape[d] == 0) return 1;
         if (x->_shape[d] != 1 && x->_stride[d] != expect) packed = 0;
@@ -269,7 +275,7 @@ CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) {
 
 CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     CF_TRY(cf_check_shape("empty", dtype, ndim, shape));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("empty", device));
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     out->_buffer->fresh = 0; /* the caller's, written or not */
     out->_buffer->empty = 1;

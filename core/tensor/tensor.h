@@ -66,6 +66,8 @@ const char *cf_shape_text(int ndim, const int64_t *shape, char text[192]);
 
 /* A live tensor, or CFX_EARG naming function and argument. */
 cfx_status cf_check_tensor(const char *function, const char *argument, const cfx_tensor *x);
+/* A device, or CFX_EARG naming function; then as cf_interrupted. */
+cfx_status cf_check_device(const char *function, const cfx_device *device);
 /* A dimension 0 <= *dim < ndim (negative ones count from the end), or CFX_EARG. */
 cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim);
 cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b);

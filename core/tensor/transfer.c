@@ -182,7 +182,7 @@ static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
 CFX_API cfx_status cfx_from_host(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape,
                                  const void *data, cfx_tensor *out) {
     CF_TRY(cf_check_shape("from", dtype, ndim, shape));
-    CF_TRY(cf_interrupted(device->context));
+    CF_TRY(cf_check_device("from", device));
     if (out->_buffer) return cf_fail(CFX_EARG, "from: argument 'out': expected an empty handle");
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     cf_buffer *buffer = out->_buffer;

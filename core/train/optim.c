@@ -1,7 +1,8 @@
 /* optim.c: optimisers, fused over flat buffers.
  *
  * What changes every step (rate, bias corrections, clip scale) lies in a slot on the device, a small float64
- * tensor that one command writes; the update reads it.  Clipping by the global norm never touches the gradients:
+ * tensor that one command writes; the update reads it.  Parameters on another device, or with another count of updates,
+ * have a slot of their own.  Clipping by the global norm never touches the gradients:
  * its scale is one of the slot's numbers.  device/rules.h says what each rule computes.
  */
 #include <math.h>
@@ -78,33 +79,102 @@ static cfx_status make_slot(cfx_device *device, int32_t kind, const cfx_rule *ru
     return cf_issue_run(&issue);
 }
 
-/* The sum of squares of all stretches, a float64 scalar. */
-static cfx_status sum_squares(cfx_tensor *const *xs, int32_t count, const cf_stretch *stretches, cfx_tensor *out) {
-    cfx_device *device = cf_device(xs[stretches[0].leaf]);
+/* The sum of squares of the stretches on `device`, a float64 scalar. */
+static cfx_status sum_squares(cfx_device *device, cfx_tensor *const *xs, int32_t count, const cf_stretch *stretches,
+                              cfx_tensor *out) {
+    int64_t adds = 0;
     CF_TRY(cf_new(device, CFX_FLOAT64, 0, NULL, out));
     for (int32_t k = 0; k < count; k++) {
         cfx_tensor x;
+        if (cf_device(xs[stretches[k].leaf]) != device) continue;
         stretch_of(xs[stretches[k].leaf], stretches[k].n, &x);
         CF_TRY(cf_issue_run(
-            &(cf_issue){.op = CF_OP_sumsq, .dtype = x._dtype, .nout = 1, .nin = 1, .t = {out, &x}, .i = {k > 0}}));
+            &(cf_issue){.op = CF_OP_sumsq, .dtype = x._dtype, .nout = 1, .nin = 1, .t = {out, &x}, .i = {adds}}));
+        adds = 1;
     }
     return CFX_OK;
 }
 
-static cfx_status clip(cfx_tensor *slot, double limit, cfx_tensor *const *grads, int32_t count,
-                       const cf_stretch *stretches) {
-    cfx_tensor total = {0};
-    cfx_status status = sum_squares(grads, count, stretches, &total);
-    if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_clip,
-                                          .dtype = CFX_FLOAT64,
-                                          .nout = 1,
-                                          .nin = 1,
-                                          .t = {slot, &total},
-                                          .p = {limit},
-                                          .kind = CF_UPDATE});
-    cfx_release(&total);
+/* One update: the lists are [parameters, gradients, states..][n]. */
+typedef struct update {
+    int32_t kind, n, count;
+    const cfx_rule *rule;
+    int64_t step;
+    cfx_tensor **lists;
+    const double *scale, *decay;
+    const int64_t *missed;
+    cf_stretch *stretches; /* [count] */
+} update;
+
+/* The numbers of a device's parameters that have been updated equally often. */
+typedef struct slot {
+    cfx_device *device;
+    int64_t step;
+    cfx_tensor numbers, squares; /* squares: of the device's gradients, in its first slot */
+    int32_t first;               /* the device's first slot */
+} slot;
+
+/* The slot of a stretch, or -1. */
+static int32_t find_slot(const update *u, const slot *slots, int32_t n, int32_t stretch) {
+    const int32_t leaf = u->stretches[stretch].leaf;
+    const int64_t step = u->step - (u->missed ? u->missed[leaf] : 0);
+    for (int32_t k = 0; k < n; k++)
+        if (slots[k].device == cf_device(u->lists[leaf]) && slots[k].step == step) return k;
+    return -1;
+}
+
+static cfx_status make_slots(const update *u, slot **out, int32_t *n) {
+    for (int32_t k = 0; k < u->count; k++) {
+        if (find_slot(u, *out, *n, k) >= 0) continue;
+        const int32_t leaf = u->stretches[k].leaf;
+        slot *slots = realloc(*out, (size_t)(*n + 1) * sizeof *slots), *fresh; /* there are few */
+        if (!slots) return cf_fail(CFX_EMEMORY, "out of host memory: the numbers of an update");
+        *out = slots;
+        fresh = &slots[*n];
+        *fresh = (slot){.device = cf_device(u->lists[leaf]), .step = u->step - (u->missed ? u->missed[leaf] : 0)};
+        while (slots[fresh->first].device != fresh->device) fresh->first++;
+        CF_TRY(make_slot(fresh->device, u->kind, u->rule, fresh->step, &fresh->numbers));
+        ++*n;
+    }
+    return CFX_OK;
+}
+
+/* The sum of squares over all devices, on `device`; the same bits on each, for all add the devices' parts in the order
+ * of the slots. */
+static cfx_status total_squares(const slot *slots, int32_t n, cfx_device *device, cfx_tensor *total) {
+    cfx_status status = cfx_to(&slots[0].squares, device, -1, total);
+    for (int32_t k = 1; k < n && status == CFX_OK; k++) {
+        cfx_tensor part = {0}, sum = {0};
+        if (slots[k].first != k) continue;
+        status = cfx_to(&slots[k].squares, device, -1, &part);
+        if (status == CFX_OK) status = cfx_binary(CF_OP_add, total, &part, &sum);
+        cfx_release(&part);
+        if (status != CFX_OK) break;
+        cfx_release(total);
+        *total = sum;
+    }
     return status;
+}
+
+static cfx_status clip(const update *u, slot *slots, int32_t n) {
+    for (int32_t k = 0; k < n; k++)
+        if (slots[k].first == k)
+            CF_TRY(sum_squares(slots[k].device, u->lists + u->n, u->count, u->stretches, &slots[k].squares));
+    for (int32_t k = 0; k < n; k++) {
+        cfx_tensor total = {0};
+        cfx_status status = total_squares(slots, n, slots[k].device, &total);
+        if (status == CFX_OK)
+            status = cf_issue_run(&(cf_issue){.op = CF_OP_clip,
+                                              .dtype = CFX_FLOAT64,
+                                              .nout = 1,
+                                              .nin = 1,
+                                              .t = {&slots[k].numbers, &total},
+                                              .p = {u->rule->clip_norm},
+                                              .kind = CF_UPDATE});
+        cfx_release(&total);
+        CF_TRY(status);
+    }
+    return CFX_OK;
 }
 
 static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *params, cfx_tensor *const *lists) {
@@ -128,9 +198,6 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
         }
         if (!cf_is_float(p->_dtype))
             return cf_fail(CFX_EARG, "update: parameter %d: expected floats, got %s", k + 1, cf_describe(p, have));
-        if (cf_device(p) != cf_device(params[0]))
-            return cf_fail(CFX_EARG, "update: parameter %d: expected all on %s, got %s", k + 1,
-                           cf_device(params[0])->name, cf_describe(p, have));
         for (int32_t r = 0; r < 2 + states; r++)
             if (!cfx_is_contiguous(lists[(int64_t)r * n + k]))
                 return cf_fail(CFX_EARG, "update: tensor %d: expected packed tensors, got a strided %s", k + 1,
@@ -139,66 +206,85 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
     return CFX_OK;
 }
 
-/* Leaves with the same scale and decay are of one group. */
-static void group_leaves(int32_t n, const double *scale, const double *decay, int32_t *group) {
-    for (int32_t k = 0; k < n; k++) {
+/* Leaves with the same factors and the same count are of one group. */
+static void group_leaves(const update *u, int32_t *group) {
+    for (int32_t k = 0; k < u->n; k++) {
         int32_t j = 0;
-        while (j < k && ((scale && scale[j] != scale[k]) || (decay && decay[j] != decay[k]))) j++;
+        while (j < k && ((u->scale && u->scale[j] != u->scale[k]) || (u->decay && u->decay[j] != u->decay[k]) ||
+                         (u->missed && u->missed[j] != u->missed[k])))
+            j++;
         group[k] = j < k ? group[j] : k;
     }
 }
 
-static cfx_status run_update(int32_t kind, const cfx_rule *rule, int64_t step, int32_t n, cfx_tensor *const *lists,
-                             const double *scale, const double *decay, int32_t count, const cf_stretch *stretches) {
-    const int32_t states = cf_rule_kind_states(kind);
-    cfx_tensor slot = {0};
-    cfx_status status = make_slot(cf_device(lists[0]), kind, rule, step, &slot);
-    if (status == CFX_OK && rule->clip_norm > 0) status = clip(&slot, rule->clip_norm, lists + n, count, stretches);
-    for (int32_t k = 0; k < count && status == CFX_OK; k++) {
-        const int32_t leaf = stretches[k].leaf;
-        cfx_tensor x[2 + MAX_STATES];
-        cf_issue issue = {
-            .op = CF_OP_update,
-            .nout = 1 + states,
-            .nin = 2,
-            .kind = CF_UPDATE,
-            .i = {kind},
-            .p = {scale ? scale[leaf] : 1, rule->decay * (decay ? decay[leaf] : 1), rule->clip_value, rule->eps}};
-        for (int32_t r = 0; r < 2 + states; r++) stretch_of(lists[(int64_t)r * n + leaf], stretches[k].n, &x[r]);
-        issue.dtype = x[0]._dtype;
-        issue.t[0] = &x[0];
-        for (int32_t s = 0; s < states; s++) issue.t[1 + s] = &x[2 + s];
-        issue.t[1 + states] = &x[1];
-        issue.t[2 + states] = &slot;
-        status = cf_issue_run(&issue);
+static cfx_status update_stretch(const update *u, int32_t k, cfx_tensor *numbers) {
+    const int32_t states = cf_rule_kind_states(u->kind), leaf = u->stretches[k].leaf;
+    cfx_tensor x[2 + MAX_STATES];
+    cf_issue issue = {.op = CF_OP_update,
+                      .nout = 1 + states,
+                      .nin = 2,
+                      .kind = CF_UPDATE,
+                      .i = {u->kind},
+                      .p = {u->scale ? u->scale[leaf] : 1, u->rule->decay * (u->decay ? u->decay[leaf] : 1),
+                            u->rule->clip_value, u->rule->eps}};
+    for (int32_t r = 0; r < 2 + states; r++) stretch_of(u->lists[(int64_t)r * u->n + leaf], u->stretches[k].n, &x[r]);
+    issue.dtype = x[0]._dtype;
+    issue.t[0] = &x[0];
+    for (int32_t s = 0; s < states; s++) issue.t[1 + s] = &x[2 + s];
+    issue.t[1 + states] = &x[1];
+    issue.t[2 + states] = numbers;
+    return cf_issue_run(&issue);
+}
+
+static cfx_status run_update(const update *u) {
+    int32_t n = 0;
+    slot *slots = NULL;
+    cfx_status status = make_slots(u, &slots, &n);
+    if (status == CFX_OK && u->rule->clip_norm > 0) status = clip(u, slots, n);
+    for (int32_t k = 0; k < u->count && status == CFX_OK; k++)
+        status = update_stretch(u, k, &slots[find_slot(u, slots, n, k)].numbers);
+    for (int32_t k = 0; k < n; k++) {
+        cfx_release(&slots[k].numbers);
+        cfx_release(&slots[k].squares);
     }
-    cfx_release(&slot);
+    free(slots);
     return status;
 }
 
 CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t n, cfx_tensor *const *params,
                                     const cfx_tensor *const *grads, cfx_tensor *const *states, const double *scale,
-                                    const double *decay) {
+                                    const double *decay, const int64_t *missed) {
     if (rule->size != sizeof *rule)
         return cf_fail(CFX_EARG, "update: a rule of %zu bytes, expected %zu", rule->size, sizeof *rule);
     const int32_t kind = rule_find(rule->name);
     if (kind < 0) return cf_fail(CFX_EARG, "update: there is no rule '%s'", rule->name);
     if (step < 1) return cf_fail(CFX_EARG, "update: argument 'step': expected 1 or more, got %lld", (long long)step);
+    for (int32_t k = 0; missed && k < n; k++)
+        if (missed[k] < 0 || missed[k] >= step)
+            return cf_fail(CFX_EARG, "update: parameter %d: expected 0 to %lld missed updates, got %lld", k + 1,
+                           (long long)step - 1, (long long)missed[k]);
     if (n == 0) return CFX_OK;
     const int32_t nlists = 2 + cf_rule_kind_states(kind);
     void *memory;
     CF_TRY(cf_alloc((size_t)n * (size_t)nlists * sizeof(void *) + (size_t)n * sizeof(int32_t), &memory));
-    cfx_tensor **lists = memory; /* [parameters, gradients, states..][n] */
-    int32_t *group = (int32_t *)(lists + (int64_t)n * nlists), count = 0;
-    memcpy(lists, params, (size_t)n * sizeof *lists);
-    memcpy(lists + n, grads, (size_t)n * sizeof *lists);
-    if (nlists > 2) memcpy(lists + 2 * (int64_t)n, states, (size_t)n * (size_t)(nlists - 2) * sizeof *lists);
-    group_leaves(n, scale, decay, group);
-    cf_stretch *stretches = NULL;
-    cfx_status status = check_update(cf_rule_kind_states(kind), n, params, lists);
-    if (status == CFX_OK) status = cf_stretches(nlists, n, lists, scale || decay ? group : NULL, &stretches, &count);
-    if (status == CFX_OK && count) status = run_update(kind, rule, step, n, lists, scale, decay, count, stretches);
-    free(stretches);
+    update u = {.kind = kind,
+                .n = n,
+                .rule = rule,
+                .step = step,
+                .lists = memory,
+                .scale = scale,
+                .decay = decay,
+                .missed = missed};
+    int32_t *group = (int32_t *)(u.lists + (int64_t)n * nlists);
+    memcpy(u.lists, params, (size_t)n * sizeof *u.lists);
+    memcpy(u.lists + n, grads, (size_t)n * sizeof *u.lists);
+    if (nlists > 2) memcpy(u.lists + 2 * (int64_t)n, states, (size_t)n * (size_t)(nlists - 2) * sizeof *u.lists);
+    group_leaves(&u, group);
+    cfx_status status = check_update(cf_rule_kind_states(kind), n, params, u.lists);
+    if (status == CFX_OK)
+        status = cf_stretches(nlists, n, u.lists, scale || decay || missed ? group : NULL, &u.stretches, &u.count);
+    if (status == CFX_OK && u.count) status = run_update(&u);
+    free(u.stretches);
     free(memory);
     return status;
 }
@@ -218,7 +304,8 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
     cfx_tensor total = {0}, root = {0};
     cfx_status status = cf_stretches(1, n, (cfx_tensor *const *)xs, NULL, &stretches, &count);
     if (status == CFX_OK && count == 0) status = cfx_full(cf_device(xs[0]), CFX_FLOAT64, 0, NULL, 0, &total);
-    else if (status == CFX_OK) status = sum_squares((cfx_tensor *const *)xs, count, stretches, &total);
+    else if (status == CFX_OK)
+        status = sum_squares(cf_device(xs[0]), (cfx_tensor *const *)xs, count, stretches, &total);
     if (status == CFX_OK) status = cfx_unary(CF_OP_sqrt, &total, 0, 0, &root);
     if (status == CFX_OK) status = cfx_to(&root, NULL, CFX_FLOAT32, out);
     cfx_release(&total);

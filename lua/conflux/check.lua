@@ -80,6 +80,14 @@ function check.tensor(fname, name, v)
   return v
 end
 
+--- A tensor that has not been released: C refuses others where it gets them, this is for what Lua tells by itself.
+---@return conflux.Tensor
+function check.live(fname, name, v)
+  if not istype(tensor_t, v) then wrong(fname, name, "a tensor", v) end
+  if v._buffer == nil then check.arg(fname, name, "a tensor", "one that was released") end
+  return v
+end
+
 ---@return number
 function check.number(fname, name, v)
   if type(v) ~= "number" then wrong(fname, name, "a number", v) end

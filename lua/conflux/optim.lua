@@ -10,14 +10,17 @@ local core = require "conflux.core"
 local check = require "conflux.check"
 local plans = require "conflux.plan"
 local schedules = require "conflux.schedules"
+local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
 local settle = core.settle
-local rawequal, setmetatable, tostring, type = rawequal, setmetatable, tostring, type
+local band = bit.band
+local next, rawequal, setmetatable, tostring, type = next, rawequal, setmetatable, tostring, type
 local each = core.each
 
+local FROZEN = C.CFX_FLAG_FROZEN
 local rule_t = ffi.typeof "cfx_rule"
-local pointers_t, doubles_t = ffi.typeof "cfx_tensor *[?]", ffi.typeof "double[?]"
+local pointers_t, doubles_t, int64s_t = ffi.typeof "cfx_tensor *[?]", ffi.typeof "double[?]", ffi.typeof "int64_t[?]"
 
 local weak = {__mode = "v"}
 local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of it hands to C
@@ -37,6 +40,7 @@ Optimiser.__index = Optimiser
 ---@field lr? number|function in place of the rule's, after optim.adjust
 ---@field m? any         a tree like the model: the first moment, a velocity or a sum
 ---@field v? any        and the second moment
+---@field missed table<string, integer>  by path, the updates that a parameter has missed because it was frozen
 ---@field decay? table<string, number>  factors of the rule's decay by path, from setup's f
 ---@field scale? table<string, number>  factors of the rate by path
 
@@ -258,6 +262,32 @@ function optim.Chain(...)
   return new(opt)
 end
 
+-- ---- the model of a state -----------------------------------------------------------------------------------
+
+-- A state is that of the model it was set up for, or of the first one that is updated with it: remembered weakly, by
+-- its parameters.
+local function owner_of(plan, model)
+  local handles, paths = setmetatable({}, weak), {}
+  for i = 1, plan.n do
+    handles[plan.paths[i]], paths[plan.paths[i]] = plan.tensors[i], true
+  end
+  return {model = setmetatable({model}, weak), handles = handles, paths = paths}
+end
+
+local function check_owner(before, plan, model)
+  local owner = before and before.owner
+  if not owner then return end
+  for i = 1, plan.n do
+    local path = plan.paths[i]
+    if owner.paths[path] and not rawequal(owner.handles[path], plan.tensors[i]) then
+      if rawequal(owner.model[1], model) then
+        check.fail("update", "parameter '%s' was replaced: call setup again", path)
+      end
+      check.fail("update", "this state belongs to another model: call setup again")
+    end
+  end
+end
+
 -- ---- setup --------------------------------------------------------------------------------------------------
 
 -- The factors that f(path, t) gives, by path; nil where all are 1.
@@ -288,13 +318,14 @@ function Optimiser:setup(model, f)
   local rule = self.inner or self
   if not rule.rule then check.fail("setup", "%s is no rule: put it into a Chain with one", self.name) end
   local plan = plans.of("setup", "model", model)
-  local state = setmetatable({step = 0}, self.states)
+  plan:check_live("setup", "model")
+  local state = setmetatable({step = 0, missed = {}}, self.states)
   state.decay, state.scale = factors(plan, f)
   local count = C.cfx_rule_states(rule.rule)
   if count < 0 then check.fail("setup", "the C library has no rule '%s'", rule.rule) end
   if count >= 1 then state.m = plan:zeros() end
   if count >= 2 then state.v = plan:zeros() end
-  bindings[state] = nil
+  bindings[state] = {owner = owner_of(plan, model)}
   return state
 end
 
@@ -344,36 +375,47 @@ local function gather_state(plan, tree, which, array, at)
 end
 
 local function bind(state, opt, plan, model)
-  local before = bindings[state]
+  check_owner(bindings[state], plan, model)
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
-    plan = plan, owner = setmetatable({model = model}, weak), m = state.m, v = state.v, rule = fill_rule(opt, opt),
-    states = pointers_t(math.max(count, 1) * plan.trainable), handles = {},
+    plan = plan, owner = owner_of(plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
+    states = pointers_t(math.max(count, 1) * plan.trainable),
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
   }
-  if before then
-    if not rawequal(before.owner.model, model) then
-      check.fail("update", "this state belongs to another model: call setup again")
-    end
-    for i = 1, plan.n do
-      local path = plan.paths[i]
-      if before.handles[path] and not rawequal(before.handles[path], plan.tensors[i]) then
-        check.fail("update", "parameter '%s' was replaced: call setup again", path)
-      end
-    end
-  end
-  for i = 1, plan.n do binding.handles[plan.paths[i]] = plan.tensors[i] end
   if count >= 1 then gather_state(plan, state.m, "m", binding.states, 0) end
   if count >= 2 then gather_state(plan, state.v, "v", binding.states, plan.trainable) end
   bindings[state] = binding
   return binding
 end
 
+-- The updates that each trainable parameter has missed, for C; nil where none has.
+local function missed_array(state, plan)
+  local missed, array = state.missed, nil
+  if not missed or next(missed) == nil then return nil end
+  for k = 1, plan.trainable do
+    local count = missed[plan.paths[plan.numbers[k]]]
+    if count then
+      array = array or int64s_t(plan.trainable)
+      array[k - 1] = count
+    end
+  end
+  return array
+end
+
+-- An update has been made: frozen parameters have missed it.
+local function count_missed(state, plan)
+  if plan.trainable == plan.n then return end
+  local missed = state.missed or {}
+  for i = 1, plan.n do
+    if band(plan.flags[i], FROZEN) ~= 0 then missed[plan.paths[i]] = (missed[plan.paths[i]] or 0) + 1 end
+  end
+  state.missed = missed
+end
+
 local function binding_of(state, opt, model)
   local plan = plans.of("update", "model", model)
   local binding = bindings[state]
-  if binding and binding.plan == plan and rawequal(binding.owner.model, model) and rawequal(binding.m, state.m)
-    and rawequal(binding.v, state.v) then
+  if binding and binding.plan == plan and rawequal(binding.m, state.m) and rawequal(binding.v, state.v) then
     return binding
   end
   return bind(state, opt, plan, model)
@@ -395,6 +437,7 @@ local function make_update(state, opt, model, gradient)
   local rate = rate_at(state.lr or opt.lr, step)
   local binding = binding_of(state, opt, model)
   local plan, rule = binding.plan, binding.rule
+  local missed = missed_array(state, plan)
   local grads = pointers_t(plan.trainable)
   core.at_line()
   plan:take_gradient("update", "gradient", gradient, grads)
@@ -403,8 +446,11 @@ local function make_update(state, opt, model, gradient)
   end
   rule.rate = rate
   local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, binding.states, binding.scale,
-    binding.decay)
-  if st == 0 then state.step = step end
+    binding.decay, missed)
+  if st == 0 then
+    state.step = step
+    count_missed(state, plan)
+  end
   return st
 end
 

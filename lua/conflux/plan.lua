@@ -228,9 +228,20 @@ local function split_trainable(plan)
   plan.watched, plan.flags, plan.trainable, plan.numbers, plan.places = watched, flags, trainable, numbers, places
 end
 
-local function build(fname, model, tensors, paths)
+--- Refuses a model with a tensor that was released.  C refuses one in a step: a plan that is kept need not look.
+function Plan:check_live(fname, name)
+  for i = 1, self.n do
+    if self.tensors[i]._buffer == nil then
+      local at = self.single and "" or ("at '%s' "):format(self.paths[i])
+      check.fail(fname, "argument '%s': the tensor %swas released", name, at)
+    end
+  end
+end
+
+local function build(fname, name, model, tensors, paths)
   local n = #tensors
   local plan = setmetatable({n = n, tensors = tensors, paths = paths, single = is_tensor(model)}, Plan)
+  plan:check_live(fname, name)
   plan.array = core.ptrs(tensors)
   plan.device = one_device(tensors)
   if not plan.single then
@@ -254,14 +265,14 @@ end
 local function of(fname, name, model)
   if is_tensor(model) then
     if model._dtype < C.CFX_FLOAT16 then check.arg(fname, name, "a float tensor or a tree of them", model) end
-    return build(fname, model, {model}, {""})
+    return build(fname, name, model, {model}, {""})
   end
   if type(model) ~= "table" then check.arg(fname, name, "a tensor or a tree of tensors", check.describe(model)) end
   local record = tree.flatten(model)
   local plan = plans[record]
   if plan then return plan end
   if record.n == 0 then check.arg(fname, name, "a tree with parameters (float tensors)", "one without any") end
-  plan = build(fname, model, record.tensors, record.paths)
+  plan = build(fname, name, model, record.tensors, record.paths)
   plans[record] = plan
   return plan
 end

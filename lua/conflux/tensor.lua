@@ -40,7 +40,12 @@ local Tensor = core.methods
 
 -- ---- what a handle tells ----------------------------------------------------------------------------------
 
+local function released(fname)
+  fail(fname, "the tensor was released")
+end
+
 local function shape_of(x)
+  if x._buffer == nil then released "shape" end
   local shape, sizes = {}, x._shape
   for d = 1, x._ndim do
     shape[d] = tonumber(sizes[d - 1])
@@ -50,11 +55,17 @@ end
 
 local properties = {
   shape = shape_of,
-  ndim = function(x) return x._ndim end,
-  dtype = function(x) return dtypes[x._dtype] end,
+  ndim = function(x)
+    if x._buffer == nil then released "ndim" end
+    return x._ndim
+  end,
+  dtype = function(x)
+    if x._buffer == nil then released "dtype" end
+    return dtypes[x._dtype]
+  end,
   device = function(x)
     local device = C.cfx_tensor_device(x)
-    if device == nil then fail("device", "the tensor was released") end
+    if device == nil then released "device" end
     return core.find_device(device)
   end,
 }
@@ -65,6 +76,7 @@ local properties = {
 ---@return integer
 function Tensor.size(x, d)
   if not istype(tensor_t, x) then wrong("size", "x", "a tensor", x) end
+  if x._buffer == nil then released "size" end
   return tonumber(x._shape[check.dim("size", "d", d, x._ndim)])
 end
 
@@ -81,6 +93,7 @@ end
 ---@return integer
 function Tensor.numel(x)
   if not istype(tensor_t, x) then wrong("numel", "x", "a tensor", x) end
+  if x._buffer == nil then released "numel" end
   return numel(x)
 end
 
@@ -386,6 +399,7 @@ function meta.__newindex(x, key, value)
 end
 
 function meta.__len(x)
+  if x._buffer == nil then released "size" end
   if x._ndim == 0 then fail("size", "a tensor without dimensions has no size of dimension 1") end
   return tonumber(x._shape[0])
 end

@@ -41,7 +41,7 @@ static cfx_status update_with(trainer *t, int r, double clip) {
     const cfx_rule rule = {.size = sizeof rule, .name = "momentum", .rate = 1, .beta1 = 0.5, .clip_norm = clip};
     cfx_tensor **p = &t->params.leaves[r * LEAVES], **g = &t->grads.leaves[r * LEAVES],
                **s = &t->states.leaves[r * LEAVES];
-    return cfx_optim_update(&rule, t->step + 1, LEAVES, p, (const cfx_tensor *const *)g, s, NULL, NULL);
+    return cfx_optim_update(&rule, t->step + 1, LEAVES, p, (const cfx_tensor *const *)g, s, NULL, NULL, NULL);
 }
 static cfx_status update(trainer *t, int r) { return update_with(t, r, 0); }
 
@@ -252,7 +252,7 @@ TEST(of_a_list_that_was_skipped_from_some_place_on_the_rest_is_behind) {
             cfx_tensor *const one[1] = {&p[r][k]};
             if (k == 1 && r == 1) fault(device[r]);
             CHECK_STATUS(
-                cfx_optim_update(&rule, 1, 1, one, (const cfx_tensor *const *)&gs[2 * r + k], NULL, NULL, NULL),
+                cfx_optim_update(&rule, 1, 1, one, (const cfx_tensor *const *)&gs[2 * r + k], NULL, NULL, NULL, NULL),
                 CFX_OK);
         }
     }
@@ -282,7 +282,7 @@ TEST(packing_takes_the_mark_along) {
     for (int r = 0; r < 2; r++) {
         cfx_tensor *const one[1] = {&p[r]};
         const cfx_tensor *const by[1] = {&g[r]};
-        CHECK_STATUS(cfx_optim_update(&rule, 1, 1, one, by, NULL, NULL, NULL), CFX_OK);
+        CHECK_STATUS(cfx_optim_update(&rule, 1, 1, one, by, NULL, NULL, NULL, NULL), CFX_OK);
     }
     raise_fault();
     cfx_tensor *const one[1] = {&p[1]};

@@ -70,7 +70,7 @@ static cfx_tensor step(cfx_context *context, model *m, const cfx_tensor *x, cons
     adam.beta1 = 0.9;
     adam.beta2 = 0.999;
     adam.eps = 1e-8;
-    check(cfx_optim_update(&adam, number, PARAMETERS, watched, known, moments, NULL, NULL));
+    check(cfx_optim_update(&adam, number, PARAMETERS, watched, known, moments, NULL, NULL, NULL));
     for (int i = 0; i < PARAMETERS; i++) cfx_release(&gradients[i]);
     cfx_release(&hidden);
     cfx_release(&out);

@@ -269,3 +269,150 @@ describe("schedules", function()
     end, "update: the schedule gave 'fast' for update 1")
   end)
 end)
+
+describe("a parameter that was frozen for a while", function()
+  -- 30 updates of `model[2]`, frozen for the first ten; returns it after each of the others.
+  local function run(opt, freezes)
+    local w = cf.tensor {1, 2}
+    local model = {cf.tensor {1, 2}, w}
+    local state, after = opt:setup(model), {}
+    if freezes then nn.freeze(w) end
+    for t = 1, freezes and 30 or 20 do
+      if t == 11 and freezes then nn.unfreeze(w) end
+      local g = cf.tensor {0.1 * (freezes and t - 10 or t), 1}
+      optim.update(state, model, {cf.ones(2), freezes and t <= 10 and cf.zeros(2) or g})
+      if not freezes or t > 10 then after[#after + 1] = w:clone() end
+    end
+    return after, state
+  end
+
+  for name in pairs(rules) do
+    it("is updated by " .. name .. " as if the updates that it missed had not been", function()
+      local opt = make(name, {decay = 0.1})
+      local plain = run(opt)
+      local paused, state = run(opt, true)
+      for t = 1, 20 do assert.tensor_equal(paused[t], plain[t]) end
+      assert.equal(30, state.step)
+      assert.same({["2"] = 10}, state.missed)
+    end)
+  end
+
+  it("takes a first step of Adam's of the rate, after 2,000 updates", function()
+    local w = cf.tensor {1}
+    local model = {cf.tensor {1}, nn.freeze(w)}
+    local state = optim.Adam(0.01):setup(model)
+    for _ = 1, 2000 do optim.update(state, model, {cf.ones(1), cf.zeros(1)}) end
+    assert.tensor_equal(w, {1})
+    nn.unfreeze(w)
+    optim.update(state, model, {cf.ones(1), cf.ones(1)})
+    assert.tensor_near(w, {0.99})
+  end)
+
+  it("is counted by copies and files of the state, too", function()
+    local w = cf.tensor {1}
+    local model = {cf.tensor {1}, nn.freeze(w)}
+    local state = optim.Adam(0.01):setup(model)
+    for _ = 1, 50 do optim.update(state, model, {cf.ones(1), cf.zeros(1)}) end
+    nn.unfreeze(w)
+    local path = os.tmpname()
+    cf.save(path, state)
+    local loaded = optim.Adam(0.01):setup(model)
+    cf.load(path, {into = loaded})
+    os.remove(path)
+    local replicas = cf.replicate(model, {cf.zeros(1).device})
+    local states = cf.replicate(state, {cf.zeros(1).device})
+    optim.update(loaded, model, {cf.zeros(1), cf.ones(1)})
+    optim.update(states[1], replicas[1], {cf.zeros(1), cf.ones(1)})
+    assert.tensor_near(w, {0.99})
+    assert.tensor_near(replicas[1][2], {0.99})
+  end)
+
+  it("is clipped with the others by the norm of all", function()
+    local model = {cf.zeros(1), nn.freeze(cf.zeros(1))}
+    local state = optim.Chain(optim.ClipNorm(1), optim.Descent(1)):setup(model)
+    optim.update(state, model, {cf.full(0, 1), cf.full(0, 1)})
+    nn.unfreeze(model[2])
+    optim.update(state, model, {cf.full(3, 1), cf.full(4, 1)})
+    assert.tensor_near(model[1], {-0.6})
+    assert.tensor_near(model[2], {-0.8})
+  end)
+end)
+
+describe("the state of a model", function()
+  local function problem()
+    local model = nn.Chain(nn.Dense(2, 3, "tanh"), nn.Dense(3, 1))
+    return model, cf.gradient(function(m) return m(cf.ones(4, 2)):sum() end, model)
+  end
+
+  it("does not update another one, from its setup on", function()
+    local a, b, g = problem(), problem()
+    local state = optim.Adam(0.1):setup(a)
+    assert.refuses(function() optim.update(state, b, g) end,
+      "update: this state belongs to another model: call setup again")
+    assert.equal(0, state.step)
+    a = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.refuses(function() optim.update(state, b, g) end,
+      "update: this state belongs to another model: call setup again")
+  end)
+
+  it("belongs to no model where it is a copy, until it is used", function()
+    local a, g = problem()
+    local b, h = problem()
+    local copy = cf.replicate(optim.Adam(0.1):setup(a), {cf.zeros(1).device})[1]
+    optim.update(copy, b, h)
+    assert.refuses(function() optim.update(copy, a, g) end, "update: this state belongs to another model")
+  end)
+
+  it("is that of its parameters, in whatever table they lie", function()
+    local w = cf.ones(1)
+    local state = optim.Descent(1):setup {w}
+    optim.update(state, {w}, {cf.ones(1)})
+    assert.tensor_equal(w, {0})
+  end)
+end)
+
+describe("a model over several devices", function()
+  require "tests.spec.devices".use(2, setup, teardown)
+  local here
+  before_each(function() here = cf.devices() end)
+
+  local function parameters(devices)
+    return {a = cf.tensor({3, 4}, {device = devices[1]}), b = cf.tensor({1, 2, 2}, {device = devices[2]}),
+      c = cf.tensor({{5}}, {device = devices[1]})}
+  end
+  local function train(opt, devices)
+    local model = parameters(devices)
+    local state = opt:setup(model)
+    for t = 1, 5 do
+      local g = cf.gradient(function(m)
+        return ((m.a * m.a):sum() + (m.b * m.b):sum():to(devices[1]) * t + m.c:sum())
+      end, model)
+      optim.update(state, model, g)
+    end
+    return model, state
+  end
+
+  for name in pairs(rules) do
+    it("is trained by one " .. name .. " as on one device, clipped by the norm of all", function()
+      local opt = optim.Chain(optim.ClipNorm(0.5), make(name))
+      local one, many = train(opt, {here[1], here[1]}), train(opt, here)
+      for _, key in ipairs {"a", "b", "c"} do assert.tensor_near(many[key]:to(here[1]), one[key]) end
+      assert.equal(here[2], many.b.device)
+    end)
+  end
+
+  it("may have been frozen in part", function()
+    local model = parameters(here)
+    nn.freeze(model.b)
+    local state = optim.Adam(0.1):setup(model)
+    local function g() return {a = cf.ones(2), b = cf.ones(3, {device = here[2]}), c = cf.ones(1, 1)} end
+    for _ = 1, 3 do optim.update(state, model, g()) end
+    assert.tensor_equal(model.b, {1, 2, 2})
+    nn.unfreeze(model.b)
+    optim.update(state, model, g())
+    assert.tensor_near(model.b, {0.9, 1.9, 1.9})
+    assert.tensor_near(model.a, {2.6, 3.6})
+  end)
+end)

@@ -43,21 +43,26 @@ end
 
 -- ---- what is done to a model --------------------------------------------------------------------------------
 
---- The parameters in x, each once, in the order of the tree, and their paths.
----@param x any  a tensor, a module, or any nested table
----@return conflux.Tensor[] tensors, string[] paths
-local function parameters(x)
-  check_tree("parameters", x)
-  if is_tensor(x) then return {x}, {""} end
+local function parameters_of(fname, x)
+  check_tree(fname, x)
+  if is_tensor(x) then return {check.live(fname, "x", x)}, {""} end
   local tensors, paths = tree.leaves(x)
   local kept, names = {}, {}
   for i = 1, #tensors do
     local t = tensors[i]
+    if t._buffer == nil then check.fail(fname, "argument 'x': the tensor at '%s' was released", paths[i]) end
     if t._dtype >= FLOAT and band(t._flags, BUFFER) == 0 then
       kept[#kept + 1], names[#names + 1] = t, paths[i]
     end
   end
   return kept, names
+end
+
+--- The parameters in x, each once, in the order of the tree, and their paths.
+---@param x any  a tensor, a module, or any nested table
+---@return conflux.Tensor[] tensors, string[] paths
+local function parameters(x)
+  return parameters_of("parameters", x)
 end
 
 local function set_training(t, training)
@@ -89,7 +94,7 @@ end
 ---@param x T  a tensor, a module, or any nested table
 ---@return T x
 local function freeze(x)
-  local tensors = parameters(check_tree("freeze", x))
+  local tensors = parameters_of("freeze", x)
   for i = 1, #tensors do tensors[i]._flags = bor(tensors[i]._flags, FROZEN) end
   return x
 end
@@ -99,7 +104,7 @@ end
 ---@param x T  a tensor, a module, or any nested table
 ---@return T x
 local function unfreeze(x)
-  local tensors = parameters(check_tree("unfreeze", x))
+  local tensors = parameters_of("unfreeze", x)
   for i = 1, #tensors do tensors[i]._flags = band(tensors[i]._flags, bnot(FROZEN)) end
   return x
 end
@@ -108,7 +113,7 @@ end
 ---@param t conflux.Tensor  of a float dtype
 ---@return conflux.Tensor t
 local function buffer(t)
-  check.tensor("buffer", "t", t)
+  check.live("buffer", "t", t)
   t._flags = bor(t._flags, BUFFER)
   return t
 end
