@@ -8,6 +8,9 @@
  * reduction starts early, and what would be less than a quarter of it at the end is not worth another meeting. */
 enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LAST_BUCKET = 1 << 18 };
 
+/* A command names its gaps, and a queue holds many such commands. */
+enum { GAPS_AT_ONCE = 4096 };
+
 static void layout_drop(cfx_layout *layout) {
     for (int32_t i = 0; layout->places && i < layout->n; i++) free(layout->places[i].path);
     free(layout->places);
@@ -23,6 +26,36 @@ static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
            memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
 }
 
+/* qsort: the same views side by side, each in the order of the list. */
+static int by_view(const void *a, const void *b) {
+    const cfx_tensor *const *p = *(const cfx_tensor *const *const *)a, *const *q = *(const cfx_tensor *const *const *)b;
+    const cfx_tensor *x = *p, *y = *q;
+    if (x->_buffer != y->_buffer) return (uintptr_t)x->_buffer < (uintptr_t)y->_buffer ? -1 : 1;
+    if (x->_offset != y->_offset) return x->_offset < y->_offset ? -1 : 1;
+    if (x->_dtype != y->_dtype) return x->_dtype < y->_dtype ? -1 : 1;
+    if (x->_ndim != y->_ndim) return x->_ndim < y->_ndim ? -1 : 1;
+    int order = memcmp(x->_shape, y->_shape, x->_ndim * sizeof *x->_shape);
+    if (!order) order = memcmp(x->_stride, y->_stride, x->_ndim * sizeof *x->_stride);
+    return order ? order : (p > q) - (p < q);
+}
+
+/* Ties each place to the first with the same view. */
+static cfx_status find_ties(int32_t n, const cfx_tensor *const *tensors, cf_layout_place *places) {
+    void *memory;
+    CF_TRY(cf_alloc((size_t)n * sizeof(void *), &memory));
+    const cfx_tensor *const **order = memory;
+    for (int32_t i = 0; i < n; i++) order[i] = &tensors[i];
+    qsort(order, (size_t)n, sizeof *order, by_view);
+    for (int32_t i = 0, end; i < n; i = end) {
+        const int32_t first = (int32_t)(order[i] - tensors);
+        places[first].tied = -1;
+        for (end = i + 1; end < n && same_view(*order[end], *order[i]); end++)
+            places[order[end] - tensors].tied = first;
+    }
+    free(memory);
+    return CFX_OK;
+}
+
 CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, const char *const *paths,
                                   cfx_layout **out) {
     void *memory, *places;
@@ -31,6 +64,11 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
     cfx_layout *layout = memory;
     layout->refs = 1;
     if (cf_alloc_zero((size_t)n, sizeof(cf_layout_place), &places) != CFX_OK) {
+        free(layout);
+        return CFX_EMEMORY;
+    }
+    if (find_ties(n, tensors, places) != CFX_OK) {
+        free(places);
         free(layout);
         return CFX_EMEMORY;
     }
@@ -48,9 +86,6 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
         place->ndim = x->_ndim;
         memcpy(place->shape, x->_shape, x->_ndim * sizeof *place->shape);
         place->numel = cf_numel(x);
-        place->tied = -1;
-        for (int32_t j = 0; j < i && place->tied < 0; j++)
-            if (same_view(tensors[j], x)) place->tied = j;
         if (place->tied >= 0) {
             place->offset = layout->places[place->tied].offset;
             continue;
@@ -103,14 +138,16 @@ static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor 
         pairs[2 * n++ + 1] = (layout->total[dtype] - end) * size;
     }
     cfx_status status = CFX_OK;
-    if (n)
+    for (int64_t from = 0, some; from < n && status == CFX_OK; from += some) {
+        some = n - from < GAPS_AT_ONCE ? n - from : GAPS_AT_ONCE;
         status = cf_issue_run(&(cf_issue){.op = CF_OP_zero_ranges,
                                           .dtype = whole->_dtype,
                                           .nout = 1,
                                           .t = {whole},
-                                          .i = {n},
-                                          .extra = pairs,
-                                          .extra_bytes = (size_t)n * 2 * sizeof *pairs});
+                                          .i = {some},
+                                          .extra = pairs + 2 * from,
+                                          .extra_bytes = (size_t)some * 2 * sizeof *pairs});
+    }
     free(memory);
     return status;
 }

@@ -206,15 +206,47 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
     return CFX_OK;
 }
 
-/* Leaves with the same factors and the same count are of one group. */
-static void group_leaves(const update *u, int32_t *group) {
-    for (int32_t k = 0; k < u->n; k++) {
-        int32_t j = 0;
-        while (j < k && ((u->scale && u->scale[j] != u->scale[k]) || (u->decay && u->decay[j] != u->decay[k]) ||
-                         (u->missed && u->missed[j] != u->missed[k])))
-            j++;
-        group[k] = j < k ? group[j] : k;
+/* What sets leaves apart. */
+typedef struct group_key {
+    double scale, decay;
+    int64_t missed;
+    int32_t leaf;
+} group_key;
+
+static bool same_key(const group_key *x, const group_key *y) {
+    return x->scale == y->scale && x->decay == y->decay && x->missed == y->missed;
+}
+
+/* qsort: the same keys side by side, each in the order of the leaves. */
+static int by_key(const void *a, const void *b) {
+    const group_key *x = a, *y = b;
+    if (x->scale != y->scale) return x->scale < y->scale ? -1 : 1;
+    if (x->decay != y->decay) return x->decay < y->decay ? -1 : 1;
+    if (x->missed != y->missed) return x->missed < y->missed ? -1 : 1;
+    return x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
+}
+
+/* Leaves with the same factors and the same count are of one group; NULL where all are. */
+static cfx_status group_leaves(const update *u, int32_t **out) {
+    void *memory, *groups;
+    *out = NULL;
+    if (!u->scale && !u->decay && !u->missed) return CFX_OK;
+    CF_TRY(cf_alloc((size_t)u->n * sizeof(int32_t), &groups));
+    if (cf_alloc((size_t)u->n * sizeof(group_key), &memory) != CFX_OK) {
+        free(groups);
+        return CFX_EMEMORY;
     }
+    group_key *all = memory;
+    int32_t *group = *out = groups;
+    for (int32_t k = 0; k < u->n; k++)
+        all[k] = (group_key){u->scale ? u->scale[k] : 1, u->decay ? u->decay[k] : 1, u->missed ? u->missed[k] : 0, k};
+    qsort(all, (size_t)u->n, sizeof *all, by_key);
+    for (int32_t k = 0, first = 0; k < u->n; k++) {
+        if (!same_key(&all[k], &all[first])) first = k;
+        group[all[k].leaf] = all[first].leaf;
+    }
+    free(memory);
+    return CFX_OK;
 }
 
 static cfx_status update_stretch(const update *u, int32_t k, cfx_tensor *numbers) {
@@ -266,7 +298,7 @@ CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t 
     if (n == 0) return CFX_OK;
     const int32_t nlists = 2 + cf_rule_kind_states(kind);
     void *memory;
-    CF_TRY(cf_alloc((size_t)n * (size_t)nlists * sizeof(void *) + (size_t)n * sizeof(int32_t), &memory));
+    CF_TRY(cf_alloc((size_t)n * (size_t)nlists * sizeof(void *), &memory));
     update u = {.kind = kind,
                 .n = n,
                 .rule = rule,
@@ -275,16 +307,16 @@ CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t 
                 .scale = scale,
                 .decay = decay,
                 .missed = missed};
-    int32_t *group = (int32_t *)(u.lists + (int64_t)n * nlists);
+    int32_t *group = NULL;
     memcpy(u.lists, params, (size_t)n * sizeof *u.lists);
     memcpy(u.lists + n, grads, (size_t)n * sizeof *u.lists);
     if (nlists > 2) memcpy(u.lists + 2 * (int64_t)n, states, (size_t)n * (size_t)(nlists - 2) * sizeof *u.lists);
-    group_leaves(&u, group);
     cfx_status status = check_update(cf_rule_kind_states(kind), n, params, u.lists);
-    if (status == CFX_OK)
-        status = cf_stretches(nlists, n, u.lists, scale || decay || missed ? group : NULL, &u.stretches, &u.count);
+    if (status == CFX_OK) status = group_leaves(&u, &group);
+    if (status == CFX_OK) status = cf_stretches(nlists, n, u.lists, group, &u.stretches, &u.count);
     if (status == CFX_OK && u.count) status = run_update(&u);
     free(u.stretches);
+    free(group);
     free(memory);
     return status;
 }

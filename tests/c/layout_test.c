@@ -340,3 +340,81 @@ TEST(neighbours_in_a_layout_are_one_stretch_and_views_of_parts_are_not) {
     cfx_layout_free(layout);
     teardown();
 }
+
+/* ---- many ------------------------------------------------------------------------------------------- */
+
+TEST(a_layout_of_many_places_has_gaps_of_zeros_and_finds_what_is_tied) {
+    enum { MANY = 400000, TIED = 1000 };
+    setup();
+    void *memory;
+    CHECK_STATUS(cf_alloc_zero(MANY, 2 * sizeof(cfx_tensor) + 3 * sizeof(void *), &memory), CFX_OK);
+    cfx_tensor *views = memory, *made = views + MANY, all = of(a, CFX_FLOAT32, MANY, 1);
+    cfx_tensor **handles = (cfx_tensor **)(made + MANY), **from = handles + MANY;
+    const char **paths = (const char **)(from + MANY);
+    cfx_tensor ones = of(a, CFX_FLOAT32, (MANY - TIED) * 64, 1); /* whose memory the layout gets */
+    CHECK_STATUS(cfx_wait(&ones), CFX_OK);
+    const void *block = ones._buffer->data;
+    cfx_release(&ones);
+    for (int i = 0; i < MANY; i++) {
+        views[i] = all; /* borrowed: its elements one by one, the last of them once more */
+        views[i]._offset = i < MANY - TIED ? i : i - TIED;
+        views[i]._ndim = 0;
+        from[i] = &views[i];
+        handles[i] = &made[i];
+        paths[i] = "";
+    }
+    cfx_layout *layout;
+    CHECK_STATUS(cfx_layout_new(MANY, (const cfx_tensor *const *)from, paths, &layout), CFX_OK);
+    if (CHECK_STATUS(cfx_layout_make(layout, a, -1, 0, handles), CFX_OK)) {
+        CHECK_EQ(made[0]._buffer->bytes, (size_t)(MANY - TIED) * 256);
+        CHECK(made[0]._buffer->data == block); /* else this shows nothing */
+        unsigned char *bytes = bytes_of(&made[0]);
+        int64_t set = 0;
+        for (size_t k = 0; k < made[0]._buffer->bytes; k++) set += k % 256 >= 4 && bytes[k] != 0;
+        CHECK_EQ(set, 0);
+        for (int i = 0; i < MANY; i++) set += made[i]._offset != 64 * views[i]._offset;
+        CHECK_EQ(set, 0);
+        free(bytes);
+        release(MANY, handles);
+    }
+    cfx_layout_free(layout);
+    cfx_release(&all);
+    free(memory);
+    teardown();
+}
+
+TEST(each_of_many_parameters_is_updated_by_its_own_scale_and_decay) {
+    enum { MANY = 20000 };
+    setup();
+    void *memory;
+    CHECK_STATUS(cf_alloc_zero(MANY, 2 * sizeof(cfx_tensor) + 2 * sizeof(void *) + 2 * sizeof(double), &memory),
+                 CFX_OK);
+    cfx_tensor *views = memory, *grads = views + MANY, all = of(a, CFX_FLOAT32, MANY, 16),
+               by = of(a, CFX_FLOAT32, MANY, 1);
+    cfx_tensor **params = (cfx_tensor **)(grads + MANY), **gs = params + MANY;
+    double *scale = (double *)(gs + MANY), *decay = scale + MANY;
+    float *got = malloc(MANY * sizeof *got);
+    const cfx_rule rule = {.size = sizeof rule, .name = "descent", .rate = 1, .decay = 0.25};
+    const int64_t one = 1;
+    for (int i = 0; i < MANY; i++) {
+        views[i] = all; /* borrowed */
+        grads[i] = by;
+        views[i]._offset = grads[i]._offset = i;
+        views[i]._shape[0] = grads[i]._shape[0] = one;
+        params[i] = &views[i];
+        gs[i] = &grads[i];
+        scale[i] = i * 7919 % 10007 % 512 / 512.0;
+        decay[i] = i * 104729 % 1009 % 4;
+    }
+    CHECK_STATUS(cfx_optim_update(&rule, 1, MANY, params, (const cfx_tensor *const *)gs, NULL, scale, decay, NULL),
+                 CFX_OK);
+    CHECK_STATUS(cfx_read(&all, got, MANY * sizeof *got), CFX_OK);
+    int wrong = 0;
+    for (int i = 0; i < MANY; i++) wrong += fabs(got[i] - (16 - scale[i] * (1 + 0.25 * decay[i] * 16))) > 1e-4;
+    CHECK_EQ(wrong, 0);
+    cfx_release(&all);
+    cfx_release(&by);
+    free(got);
+    free(memory);
+    teardown();
+}
