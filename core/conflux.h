@@ -422,7 +422,8 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
 
 /* leaves: [replicas][n] handles, replica by replica; place i of every replica must have one shape and dtype,
  * and each replica one device.  op: "sum" "prod" "max" "min" "avg".  The order of addition is that of the
- * replicas, so equal runs give equal bits. */
+ * replicas, so equal runs give equal bits.  What is written is not expanded, replicas share no element, and tensors
+ * of one replica do so likewise in all replicas: one is the other, or lies in it. */
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
@@ -431,11 +432,17 @@ CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas,
 CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* The tensors of replica `root` are copied to all others. */
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
-/* out[r], of every replica, is the concatenation of all in[s] along dimension 0. */
+/* out[r], of every replica, is the concatenation of all in[s] along dimension 0.  No out shares an element with
+ * another or with an in, but in[r] may be its own rows of out[r]. */
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out);
-/* out[r] is part r of the reduction of all in[s], cut evenly along dimension 0. */
+/* out[r] is part r of the reduction of all in[s], cut evenly along dimension 0.  out[r] may be part r of in[r]; else
+ * no out shares an element with another or with an in. */
 CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
                                       cfx_tensor *const *out);
+/* CFX_OK if `function` may write such leaves in replica `root`, or with -1 in all; else CFX_EARG, whose message calls
+ * place i paths[i] (NULL: by its number).  The functions above ask this themselves. */
+CFX_API cfx_status cfx_check_replicas(const char *function, int32_t root, int32_t replicas, int32_t n,
+                                      cfx_tensor *const *leaves, const char *const *paths);
 /* How replicas on these devices are joined: "self", "local" (in each other's memory), "nccl", "local + nccl", or
  * "none" where they cannot be. */
 CFX_API cfx_status cfx_group(int32_t n, cfx_device *const *devices, char *out, size_t bytes);

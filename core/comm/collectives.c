@@ -2,7 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/apart.h"
 #include "comm/comm.h"
+#include "tensor/overlap.h"
 #include "tensor/stretch.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------- */
@@ -105,43 +107,31 @@ static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replic
 
 /* A part of one replica. */
 typedef struct span {
-    const cf_buffer *buffer;
-    int64_t from, to;
-    int32_t replica;
+    const char *from, *to;
 } span;
 
-static int by_memory(const void *a, const void *b) {
+static int by_address(const void *a, const void *b) {
     const span *x = a, *y = b;
-    if (x->buffer != y->buffer) return (uintptr_t)x->buffer < (uintptr_t)y->buffer ? -1 : 1;
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Parts are joined side by side, so no two may share memory: that of replicas which are one, or of tensors that are
- * tied, or overlap, in one replica but not likewise in another. */
-static cfx_status check_apart(const char *function, const parts *p) {
+/* Whether two parts share memory.  They are few where their leaves may be many. */
+static cfx_status share(const parts *p, bool *out) {
     const size_t n = (size_t)p->n * (size_t)p->replicas;
     void *memory;
-    if (p->replicas == 1) return CFX_OK;
     CF_TRY(cf_alloc(n * sizeof(span), &memory));
     span *spans = memory;
     for (size_t k = 0; k < n; k++) {
         const cf_part *part = &p->items[k / (size_t)p->replicas];
         const int32_t r = (int32_t)(k % (size_t)p->replicas);
-        const int64_t from = part->offset[r];
-        spans[k] = (span){cf_part_buffer(part, r), from, from + part->n * cfx_dtype_size(part->dtype), r};
+        spans[k].from = cf_part_buffer(part, r)->data + part->offset[r];
+        spans[k].to = spans[k].from + part->n * cfx_dtype_size(part->dtype);
     }
-    qsort(spans, n, sizeof *spans, by_memory);
-    cfx_status status = CFX_OK;
-    for (size_t k = 1; k < n && status == CFX_OK; k++) {
-        const int32_t a = spans[k - 1].replica + 1, b = spans[k].replica + 1;
-        if (spans[k].buffer != spans[k - 1].buffer || spans[k].from >= spans[k - 1].to) continue;
-        if (a != b)
-            status = cf_fail(CFX_EARG, "%s: replicas %d and %d share memory", function, a < b ? a : b, a < b ? b : a);
-        else
-            status = cf_fail(CFX_EARG, "%s: replica %d: tensors share memory that do not in all replicas", function, a);
-    }
+    qsort(spans, n, sizeof *spans, by_address);
+    *out = false;
+    for (size_t k = 1; k < n; k++) *out = *out || spans[k].from < spans[k - 1].to;
     free(memory);
-    return status;
+    return CFX_OK;
 }
 
 /* The replicas' stretches, cut into parts. */
@@ -177,8 +167,11 @@ static cfx_status group_of(const char *function, int32_t replicas, int32_t strid
 static cfx_status run_packed(const char *function, const cf_group *group, cf_combine op, int32_t root, int32_t replicas,
                              int32_t n, cfx_tensor *const *leaves) {
     parts p = {.replicas = replicas};
+    bool shared = false;
     cfx_status status = join(replicas, n, leaves, &p);
-    if (status == CFX_OK) status = check_apart(function, &p);
+    if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
+    if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);
+    if (status == CFX_OK && shared) status = cf_fail(CFX_EARG, "%s: replicas share memory", function);
     if (status == CFX_OK) status = group->combine(op, root, replicas, p.n, p.items);
     parts_free(&p);
     return status;
@@ -189,6 +182,8 @@ static cfx_status run_copies(const char *function, const cf_group *group, cf_com
                              int32_t n, cfx_tensor *const *leaves, bool all) {
     const int64_t count = (int64_t)replicas * n;
     void *memory;
+    CF_TRY(cf_check_targets(function, op, root, replicas, n, leaves, NULL));
+    CF_TRY(cf_check_apart(function, replicas, n, leaves, NULL));
     CF_TRY(cf_alloc_zero((size_t)count, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
     cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + count);
     cfx_status status = CFX_OK;
@@ -281,7 +276,7 @@ static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *o
 
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
     char have[256], want[256];
-    int64_t total = 0;
+    int64_t total = 0, at = 0;
     const cf_group *group;
     if (replicas < 1 || replicas > CF_MAX_DEVICES)
         return cf_fail(CFX_EARG, "allgather: expected 1 to %d replicas, got %d", CF_MAX_DEVICES, replicas);
@@ -297,6 +292,9 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         total += in[r]->_shape[0];
     }
     CF_TRY(check_out("allgather", replicas, in, out, total));
+    cfx_tensor place[CF_MAX_DEVICES]; /* of in[r] in out[r] */
+    for (int32_t r = 0; r < replicas; at += in[r++]->_shape[0]) rows_of(out[r], at, in[r]->_shape[0], &place[r]);
+    CF_TRY(cf_check_outs("allgather", replicas, in, out, place));
     CF_TRY(group_of("allgather", replicas, 1, in, &group));
     bool even = group == &cf_group_remote;
     for (int32_t r = 0; r < replicas; r++) {
@@ -305,11 +303,11 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
     }
     if (even) return cf_remote_gather(replicas, in, out);
     for (int32_t r = 0; r < replicas; r++) {
-        int64_t at = 0;
+        at = 0;
         for (int32_t s = 0; s < replicas; s++) {
             cfx_tensor part;
             rows_of(out[r], at, in[s]->_shape[0], &part);
-            CF_TRY(cf_copy_make(&part, in[s]));
+            if (!cf_is_same(&part, in[s])) CF_TRY(cf_copy_make(&part, in[s]));
             at += in[s]->_shape[0];
         }
     }
@@ -327,6 +325,9 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
                        replicas, cf_describe(in[0], have));
     const int64_t rows = in[0]->_shape[0] / replicas;
     CF_TRY(check_out("reducescatter", replicas, in, out, rows));
+    cfx_tensor place[CF_MAX_DEVICES]; /* of out[r] in in[r] */
+    for (int32_t r = 0; r < replicas; r++) rows_of(in[r], r * rows, rows, &place[r]);
+    CF_TRY(cf_check_outs("reducescatter", replicas, in, out, place));
     const cf_group *group;
     CF_TRY(group_of("reducescatter", replicas, 1, in, &group));
     bool packed = group == &cf_group_remote;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/overlap.h"
 #include "tensor/tape.h"
 
 static cfx_status check_op(const char *function, int32_t op, cf_family family) {
@@ -300,9 +301,8 @@ static cfx_status check_into(const char *name, const cfx_tensor *y, const cfx_te
         return cf_fail(CFX_ESTATE, "%s_: argument 'x' is watched by a gradient, which an in-place operation would lose",
                        name);
     CF_TRY(cf_check_writable(name, y));
-    for (int d = 0; d < y->_ndim; d++)
-        if (y->_stride[d] == 0 && y->_shape[d] > 1)
-            return cf_fail(CFX_EARG, "%s_: the tensor is expanded: several elements share one place", name);
+    if (cf_is_expanded(y))
+        return cf_fail(CFX_EARG, "%s_: the tensor is expanded: several elements share one place", name);
     if (!x) return CFX_OK;
     const int lead = y->_ndim - x->_ndim;
     bool fits = lead >= 0;

@@ -10,11 +10,12 @@ typedef struct spot {
     int32_t leaf;
 } spot;
 
-/* qsort: by buffer, then by place. */
+/* qsort: by buffer, then by place, and of two at one place the larger first, which the other lies in. */
 static int by_place(const void *a, const void *b) {
     const cfx_tensor *x = ((const spot *)a)->tensor, *y = ((const spot *)b)->tensor;
     if (x->_buffer != y->_buffer) return (uintptr_t)x->_buffer < (uintptr_t)y->_buffer ? -1 : 1;
-    return x->_offset < y->_offset ? -1 : x->_offset > y->_offset;
+    if (x->_offset != y->_offset) return x->_offset < y->_offset ? -1 : 1;
+    return cf_numel(x) > cf_numel(y) ? -1 : cf_numel(x) < cf_numel(y);
 }
 
 /* How far, in elements, leaf `to` lies behind leaf `from`, if that is the same in every list; else -1. */

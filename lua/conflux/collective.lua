@@ -19,7 +19,7 @@ local each = core.each
 
 local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
 local OP_NAMES = "'+', '*', 'max', 'min', 'avg' or a function of two tensors"
-local BUFFER = C.CFX_FLAG_BUFFER
+local BUFFER, EARG = C.CFX_FLAG_BUFFER, C.CFX_EARG
 
 -- ---- what is to be reduced ----------------------------------------------------------------------------------
 
@@ -196,6 +196,14 @@ local function leaves_of(elements, kept)
   return array, n
 end
 
+-- Raises what keeps a collective from writing these leaves, with their names, which C does not know; else returns.
+local function check_places(fname, root, elements, kept, array, n)
+  local names = ffi.new("const char *[?]", n)
+  for k = 1, n do names[k - 1] = elements[1].paths[kept[k]] end
+  local st = C.cfx_check_replicas(fname, (root or 0) - 1, #elements, n, array, names)
+  if st ~= 0 then settle(st, C.cfx_check_replicas, fname, (root or 0) - 1, #elements, n, array, names) end
+end
+
 -- ---- a function as the operation ----------------------------------------------------------------------------
 
 local function to_device(x, device)
@@ -228,6 +236,7 @@ end
 local function reduce_by_function(fname, op, elements, kept, root)
   if #kept == 0 then return end
   local array, n = leaves_of(elements, kept)
+  check_places(fname, root, elements, kept, array, n)
   local st = C.cfx_common(#elements, n, array)
   if st ~= 0 then settle(st, C.cfx_common, #elements, n, array) end
   local device = core.find_device(C.cfx_tensor_device(elements[1].tensors[kept[1]]))
@@ -285,6 +294,7 @@ local function allreduce(op, list, options)
   local array, n = leaves_of(elements, kept)
   if n > 0 then
     local st = C.cfx_allreduce(op, #elements, n, array)
+    if st == EARG then check_places("allreduce", nil, elements, kept, array, n) end
     if st ~= 0 then settle(st, C.cfx_allreduce, op, #elements, n, array) end
   end
   return list
@@ -307,6 +317,7 @@ local function reduce(op, root, list, ...)
   local array, n = leaves_of(elements, kept)
   if n > 0 then
     local st = C.cfx_reduce_to(op, root - 1, #elements, n, array)
+    if st == EARG then check_places("reduce", root, elements, kept, array, n) end
     if st ~= 0 then settle(st, C.cfx_reduce_to, op, root - 1, #elements, n, array) end
   end
   return list
@@ -337,6 +348,7 @@ local function synchronize(replicas, root)
   local array, n = leaves_of(elements, kept)
   if n > 0 then
     local st = C.cfx_broadcast(root - 1, #elements, n, array)
+    if st == EARG then check_places("synchronize", nil, elements, kept, array, n) end
     if st ~= 0 then settle(st, C.cfx_broadcast, root - 1, #elements, n, array) end
   end
   for i = 1, #elements do

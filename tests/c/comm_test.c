@@ -227,20 +227,200 @@ TEST(tied_leaves_are_reduced_once) {
     teardown();
 }
 
+TEST(a_leaf_that_lies_in_another_is_reduced_with_it) {
+    setup(2);
+    model m;
+    make_model(&m, 2, 2, (int64_t[]){100, 64});
+    cfx_tensor part[2][3] = {0}, *leaves[10];
+    for (int r = 0; r < 2; r++) {
+        static const int64_t from[] = {0, 40, 60}, n[] = {10, 20, 40};
+        for (int k = 0; k < 3; k++) CHECK_STATUS(cfx_slice(&m.x[r][0], 0, from[k], n[k], 1, &part[r][k]), CFX_OK);
+        for (int k = 0; k < 5; k++) leaves[5 * r + k] = k < 3 ? &part[r][k] : &m.x[r][k - 3];
+    }
+    CHECK_STATUS(cfx_allreduce("sum", 2, 5, leaves), CFX_OK);
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < 2; k++) CHECK_EQ(value_of(&m.x[r][k]), 3 * (k + 1));
+        release(3, part[r]);
+    }
+    free_model(&m);
+    teardown();
+}
+
 TEST(what_is_tied_in_one_replica_only_is_refused) {
     setup(2);
     cfx_tensor x = full(device[0], 100, 1), y = full(device[1], 100, 2), z = full(device[1], 100, 3);
     CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&x, &x, &y, &z}), CFX_EARG);
-    CHECK(says("allreduce: replica 1: tensors share memory that do not in all replicas"));
+    CHECK(says_of("allreduce: replica 1 ($0): tensor 1 and tensor 2 share memory, and not likewise in replica 2 ($1)"));
     CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&y, &z, &x, &x}), CFX_EARG);
-    CHECK(says("allreduce: replica 2:"));
+    CHECK(says_of("allreduce: replica 2 ($0): tensor 1 and tensor 2 share memory, and not likewise in replica 1 ($1)"));
     CHECK_STATUS(cfx_allreduce("sum", 2, 1, (cfx_tensor *[]){&x, &x}), CFX_EARG);
-    CHECK(says("allreduce: replicas 1 and 2 share memory"));
+    CHECK(says_of("allreduce: replicas 1 ($0) and 2 ($0) share memory: tensor 1 and tensor 1"));
     CHECK_EQ(value_of(&x), 1);
     CHECK_EQ(value_of(&y), 2);
     cfx_release(&x);
     cfx_release(&y);
     cfx_release(&z);
+    teardown();
+}
+
+/* Columns [from, from + n) of x, which is [rows, columns]. */
+static cfx_tensor columns(const cfx_tensor *x, int64_t from, int64_t n) {
+    cfx_tensor y = {0};
+    CHECK_STATUS(cfx_slice(x, 1, from, n, 1, &y), CFX_OK);
+    return y;
+}
+static cfx_tensor ones(cfx_device *on, int64_t rows, int64_t cols) {
+    cfx_tensor x = {0};
+    CHECK_STATUS(cfx_full(on, CFX_FLOAT32, 2, (int64_t[]){rows, cols}, 1, &x), CFX_OK);
+    return x;
+}
+static cfx_tensor turned(const cfx_tensor *x) {
+    cfx_tensor y = {0};
+    CHECK_STATUS(cfx_transpose(x, 0, 1, &y), CFX_OK);
+    return y;
+}
+/* Every collective that writes two replicas of one tensor each refuses these with the message. */
+static void refused(cfx_tensor *a, cfx_tensor *b, const char *message) {
+    char text[256];
+    cfx_tensor *leaves[] = {a, b};
+    snprintf(text, sizeof text, "allreduce: %s", message);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, leaves), CFX_EARG);
+    CHECK(says_of(text));
+    snprintf(text, sizeof text, "reduce: %s", message);
+    CHECK_STATUS(cfx_reduce_to("sum", 1, 2, 1, leaves), CFX_EARG);
+    CHECK(says_of(text));
+    snprintf(text, sizeof text, "synchronize: %s", message);
+    CHECK_STATUS(cfx_broadcast(0, 2, 1, leaves), CFX_EARG);
+    CHECK(says_of(text));
+}
+
+TEST(strided_replicas_that_share_an_element_are_refused_before_anything_moves) {
+    setup(2);
+    cfx_tensor x = ones(device[0], 3, 4), square = ones(device[0], 3, 3);
+    cfx_tensor a = columns(&x, 0, 2), b = columns(&x, 1, 2), t = turned(&square), u = turned(&square);
+    static const char *const message = "replicas 1 ($0) and 2 ($0) share memory: tensor 1 and tensor 1";
+    refused(&a, &b, message);
+    refused(&b, &a, message);
+    refused(&t, &u, message);
+    refused(&square, &t, message);
+    CHECK_EQ(value_of(&x), 1);
+    CHECK_EQ(value_of(&square), 1);
+    release(6, (cfx_tensor[]){x, square, a, b, t, u});
+    teardown();
+}
+
+TEST(replicas_that_interleave_without_sharing_an_element_are_joined) {
+    setup(2);
+    cfx_tensor x = ones(device[0], 3, 4), a = columns(&x, 0, 2), b = columns(&x, 2, 2);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, (cfx_tensor *[]){&a, &b}), CFX_OK);
+    CHECK_EQ(value_of(&x), 2);
+    release(3, (cfx_tensor[]){x, a, b});
+    teardown();
+}
+
+TEST(what_is_expanded_is_not_written) {
+    setup(2);
+    cfx_tensor x[2], wide[2] = {0};
+    for (int r = 0; r < 2; r++) {
+        x[r] = ones(device[r], 1, 3);
+        CHECK_STATUS(cfx_expand(&x[r], 2, (int64_t[]){4, 3}, &wide[r]), CFX_OK);
+    }
+    cfx_tensor whole = ones(device[1], 4, 3), *leaves[] = {&wide[0], &whole}, *first[] = {&wide[0]};
+    static const char *const message =
+        "allreduce: replica 1 ($0): tensor 1 is expanded: several elements share one place";
+    CHECK_STATUS(cfx_allreduce("sum", 2, 1, leaves), CFX_EARG);
+    CHECK(says_of(message));
+    CHECK_STATUS(cfx_allreduce("sum", 1, 1, first), CFX_EARG);
+    CHECK(says_of(message));
+    CHECK_STATUS(cfx_reduce_to("sum", 0, 2, 1, leaves), CFX_EARG);
+    CHECK_STATUS(cfx_broadcast(1, 2, 1, leaves), CFX_EARG);
+    CHECK_EQ(value_of(&x[0]), 1);
+    CHECK_EQ(value_of(&whole), 1);
+    CHECK_STATUS(cfx_reduce_to("sum", 1, 2, 1, leaves), CFX_OK); /* it is only read */
+    CHECK_EQ(value_of(&whole), 2);
+    CHECK_STATUS(cfx_broadcast(0, 2, 1, leaves), CFX_OK);
+    CHECK_EQ(value_of(&whole), 1);
+    release(2, x);
+    release(2, wide);
+    cfx_release(&whole);
+    teardown();
+}
+
+/* Both leaves of a replica are made of one tensor of its own: likewise in both replicas, or not. */
+TEST(tensors_of_a_replica_may_share_memory_only_likewise_in_all_and_not_in_part) {
+    setup(2);
+    cfx_tensor x[2], t[2], part[2], left[2], right[2], row[2][2] = {0};
+    for (int r = 0; r < 2; r++) {
+        x[r] = ones(device[r], 4, 4);
+        t[r] = turned(&x[r]);
+        part[r] = columns(&t[r], 0, 2);
+        left[r] = columns(&x[r], 0, 3);
+        right[r] = columns(&x[r], 1, 3);
+        for (int k = 0; k < 2; k++) CHECK_STATUS(cfx_slice(&x[r], 0, k, 3, 1, &row[r][k]), CFX_OK);
+    }
+    static const char *const message =
+        "allreduce: replica 1 ($0): tensor 1 and tensor 2 share memory, but neither lies in the other";
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&left[0], &right[0], &left[1], &right[1]}), CFX_EARG);
+    CHECK(says_of(message));
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&row[0][0], &row[0][1], &row[1][0], &row[1][1]}),
+                 CFX_EARG);
+    CHECK(says_of(message));
+    cfx_tensor other = ones(device[1], 4, 4);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&t[0], &x[0], &t[1], &other}), CFX_EARG);
+    CHECK(says_of("allreduce: replica 1 ($0): tensor 1 and tensor 2 share memory, and not likewise in replica 2 ($1)"));
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&t[0], &x[0], &t[1], &t[1]}), CFX_EARG);
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&x[r]), 1);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&t[0], &x[0], &t[1], &x[1]}), CFX_OK);
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&x[r]), 2);
+    CHECK_STATUS(cfx_allreduce("sum", 2, 2, (cfx_tensor *[]){&t[0], &part[0], &t[1], &part[1]}), CFX_OK);
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&x[r]), 4);
+    release(2, x);
+    release(2, t);
+    release(2, part);
+    release(2, left);
+    release(2, right);
+    release(2, row[0]);
+    release(2, row[1]);
+    cfx_release(&other);
+    teardown();
+}
+
+TEST(a_gather_or_scatter_writes_nothing_that_is_read_but_in_its_own_place) {
+    setup(2);
+    cfx_tensor all[2], in[2] = {0}, second[2] = {0}, wide = {0}, one = ones(device[1], 1, 3);
+    for (int r = 0; r < 2; r++) {
+        all[r] = ones(device[r], 4, 3);
+        CHECK_STATUS(cfx_fill(&all[r], r + 1), CFX_OK);
+        CHECK_STATUS(cfx_slice(&all[r], 0, 2 * r, 2, 1, &in[r]), CFX_OK);
+        CHECK_STATUS(cfx_slice(&all[r], 0, 1, 2, 1, &second[r]), CFX_OK);
+    }
+    CHECK_STATUS(cfx_expand(&one, 2, (int64_t[]){4, 3}, &wide), CFX_OK);
+    const cfx_tensor *shifted[] = {&in[0], &second[1]}, *ins[] = {&in[0], &in[1]}, *alls[] = {&all[0], &all[1]};
+    cfx_tensor *outs[] = {&all[0], &all[1]}, *same[] = {&all[0], &all[0]}, *flat[] = {&all[0], &wide};
+    cfx_tensor *parts[] = {&in[0], &in[1]}, *moved[] = {&in[0], &second[1]};
+    CHECK_STATUS(cfx_allgather(2, shifted, outs), CFX_EARG);
+    CHECK(says_of("allgather: 'in' of replica 2 ($1) and 'out' of replica 2 ($1) share memory"));
+    CHECK_STATUS(cfx_allgather(2, (const cfx_tensor *[]){&in[0], &in[0]}, same), CFX_EARG);
+    CHECK_STATUS(cfx_allgather(2, ins, flat), CFX_EARG);
+    CHECK(says_of("allgather: 'out' of replica 2 ($1) is expanded: several elements share one place"));
+    CHECK_STATUS(cfx_reduce_scatter("sum", 2, alls, moved), CFX_EARG);
+    CHECK(says_of("reducescatter: 'in' of replica 2 ($1) and 'out' of replica 2 ($1) share memory"));
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&all[r]), r + 1);
+    CHECK_STATUS(cfx_allgather(2, ins, outs), CFX_OK);
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 2; k++) {
+            cfx_tensor rows = {0};
+            CHECK_STATUS(cfx_slice(&all[r], 0, 2 * k, 2, 1, &rows), CFX_OK);
+            CHECK_EQ(value_of(&rows), k + 1);
+            cfx_release(&rows);
+        }
+    CHECK_STATUS(cfx_reduce_scatter("sum", 2, alls, parts), CFX_OK);
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&in[r]), 2 * (r + 1));
+    release(2, all);
+    release(2, in);
+    release(2, second);
+    cfx_release(&wide);
+    cfx_release(&one);
     teardown();
 }
 

@@ -191,8 +191,8 @@ static cfx_status fake_meet(cf_worker *worker, fake_group *g) {
         char *from = (char *)g->joins[r].in + (size_t)r * bytes, *keep = malloc(bytes);
         memcpy(keep, from, bytes);
         status = fake_combine(worker, g, r * like->n, like->n, r);
-        memcpy(g->joins[r].out, from, bytes);
-        memcpy(from, keep, bytes);
+        memmove(g->joins[r].out, from, bytes);
+        if (g->joins[r].out != from) memcpy(from, keep, bytes);
         free(keep);
     }
     return status;

@@ -368,6 +368,53 @@ describe("allreduce", function()
       on "allreduce: argument 'list': expected a tensor, a number or a nested table of them for replica 2 (cpu:1)")
   end)
 
+  it("refuses replicas that share memory, by any operation, naming both places", function()
+    local function refused(list, text)
+      local function take_first(a) return a end
+      for op, f in pairs {allreduce = cf.allreduce, reduce = function(op, l) return cf.reduce(op, 1, l) end} do
+        assert.refuses(function() f("+", list) end, op .. ": " .. text)
+        assert.refuses(function() f(take_first, list) end, op .. ": " .. text)
+      end
+      assert.refuses(function() cf.synchronize(list) end, "synchronize: " .. text)
+    end
+    local x, y = cf.arange(1, 9):reshape(3, 3), cf.ones(3, 3)
+    local shared = on "replicas 1 (cpu:0) and 2 (cpu:0) share memory: "
+    refused({x[{{}, {1, 2}}], x[{{}, {2, 3}}]}, shared .. "the value and the value")
+    refused({x:t(), x:t()}, shared .. "the value and the value")
+    refused({x, x:t()}, shared .. "the value and the value")
+    refused({x[{{1, 2}}], x[{{2, 3}}]}, shared .. "the value and the value")
+    refused({{a = y, b = x:t()}, {a = x, b = cf.ones(3, 3):t()}}, shared .. "'b' and 'a'")
+    refused({{a = x[{{1, 2}}], b = x[{{2, 3}}]}, {a = y[{{1, 2}}], b = y[{{2, 3}}]}},
+      on "replica 1 (cpu:0): 'a' and 'b' share memory, but neither lies in the other")
+    refused({{a = x:t(), b = x}, {a = y:t(), b = cf.ones(3, 3)}},
+      on "replica 1 (cpu:0): 'a' and 'b' share memory, and not likewise in replica 2 (cpu:0)")
+    assert.tensor_equal(x, cf.arange(1, 9):reshape(3, 3))
+    assert.tensor_equal(y, cf.ones(3, 3))
+  end)
+
+  it("joins replicas that interleave, and tensors that are tied likewise in all", function()
+    local x = cf.arange(1, 8):reshape(2, 4)
+    cf.allreduce("+", {x[{{}, {1, 2}}], x[{{}, {3, 4}}]})
+    assert.tensor_equal(x, {{4, 6, 4, 6}, {12, 14, 12, 14}})
+    cf.allreduce(function(a, b) return a - b end, {x[{{}, {1, 2}}], x[{{}, {3, 4}}]})
+    assert.tensor_equal(x, cf.zeros(2, 4))
+    local trees = list(function(i)
+      local w = cf.full(i, 2, 3)
+      return {w, w:t(), w:t()[{{1, 2}}]}
+    end)
+    cf.allreduce("+", trees)
+    for i = 1, 3 do assert.tensor_equal(trees[i][1], cf.full(6, 2, 3)) end
+  end)
+
+  it("refuses to write what is expanded, but reads it", function()
+    local function replicas() return {cf.ones(3, 2), cf.ones(1, 2):expand(3, 2)} end
+    for _, op in ipairs {"+", function(a, b) return a + b end} do
+      assert.refuses(function() cf.allreduce(op, replicas()) end,
+        on "allreduce: replica 2 (cpu:0): the value is expanded: several elements share one place")
+      assert.tensor_equal(cf.reduce(op, 1, replicas())[1], cf.full(2, 3, 2))
+    end
+  end)
+
   it("covers gradients of a packed model, frozen ones and all", function()
     local models = cf.replicate(nn.Chain(nn.Dense(3, 4, "tanh"), nn.freeze(nn.Dense(4, 4)), nn.Dense(4, 1)), DEVICES)
     local grads = cf.withdevices(function(i)
