@@ -427,6 +427,11 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
+/* The mean over samples of which replica r has had weights[r], in all replicas, or where root is not -1 in that alone:
+ * the sum of weights[r] x[r], over the sum of the weights.  They are finite, not below 0, and not all 0.  A replica of
+ * weight 0 is not read: NaN there counts nothing.  Equal weights, and NULL, give the bits of "avg". */
+CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_t replicas, int32_t n,
+                                     cfx_tensor *const *leaves);
 /* Before the leaves of all replicas get one value in another way: as after an allreduce, a replica that skips, because
  * of a fault of its own, what the others then change by that value is refused until it is synchronized. */
 CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves);

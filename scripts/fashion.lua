@@ -78,7 +78,7 @@ end
 
 local train, test = read "train", read "t10k"
 local loader = cf.data.DataLoader({image = train.image, label = train.label},
-  {batch = options.batch, shuffle = true, last = "drop", seed = options.seed})
+  {batch = options.batch, shuffle = true, last = "keep", seed = options.seed})
 
 local model  = nn.Chain(nn.Dense(784, 512, "relu"), nn.Dense(512, 256, "relu"), nn.Dense(256, 10))
 local models = cf.replicate(model)
@@ -94,23 +94,21 @@ local function loss_of(m, batch)
   return nn.crossentropy(m(batch.image), batch.label)
 end
 
--- The loss of every step is added up where it lies; reading the sum once an epoch costs the loop nothing.
+-- The last step is short, and may leave devices without samples, whose loss is no number: all means are over samples.
+-- The losses of a device's samples are added up where they lie; reading the sum once an epoch costs the loop nothing.
 local function train_epoch(epoch)
-  local bar = cf.progress(loader:steps() * options.batch * #models, {label = ("epoch %d/%d"):format(epoch,
-    options.epochs)})
+  local bar = cf.progress(train.n, {label = ("epoch %d/%d"):format(epoch, options.epochs)})
   local sums = cf.withdevices(function() return cf.zeros({}) end)
-  local steps = 0
-  for step, batch in loader:epoch(epoch) do
+  for _, batch in loader:epoch(epoch) do
     local losses, grads = cf.withdevices(function(i) return cf.withgradient(loss_of, models[i], batch[i]) end)
-    cf.allreduce("avg", grads)
+    cf.allreduce("avg", grads, {weights = batch})
     cf.withdevices(function(i)
       optim.update(states[i], models[i], grads[i])
-      sums[i]:add_(losses[i])
+      if batch[i].n > 0 then sums[i]:add_(losses[i] * batch[i].n) end
     end)
-    steps = step
     bar:update(batch.n, {loss = losses[1]})
   end
-  local loss = cf.allreduce("avg", sums)[1]:item() / steps -- waits for the epoch's last step
+  local loss = cf.allreduce("+", sums)[1]:item() / train.n -- waits for the epoch's last step
   return loss, bar:finish():rate()
 end
 

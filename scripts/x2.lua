@@ -9,19 +9,20 @@ local models = cf.replicate(model)                  -- or (model, {"cuda:0", "cu
 local opt    = optim.Adam(1e-3)
 local states = cf.withdevices(function(i, device) return opt:setup(models[i]) end)
 
+-- Each step's samples are dealt out as evenly as they go: the mean is that of the samples, and a device that has none
+-- (16 samples on 20 devices) counts nothing.
 local X = cf.rand(16, 1)
-local Y = X ^ 2
-local losses = {}
+local loader = cf.data.DataLoader({x = X, y = X ^ 2}, {batch = math.ceil(16 / #models)})
 for epoch = 1, 10 do
-  local grads = cf.withdevices(function(i, device)
-    local x, y = device(X), device(Y)
-    local l, g = cf.withgradient(function(m) return ((m(x) - y) ^ 2):sum() end, models[i])
-    losses[#losses + 1] = l
-    return g
-  end)
-  cf.allreduce("avg", grads)
-  cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
-  local values = {}
-  for i = 1, #models do values[i] = ("%.4f"):format(losses[#losses - #models + i]:item()) end
-  print(("epoch %2d  losses %s"):format(epoch, table.concat(values, "  ")))
+  for step, batch in loader:epoch(epoch) do
+    local losses, grads = cf.withdevices(function(i, device)
+      return cf.withgradient(function(m) return nn.mse(m(batch[i].x), batch[i].y) end, models[i])
+    end)
+    cf.allreduce("avg", grads, {weights = batch})
+    cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
+    cf.allreduce("avg", losses, {weights = batch})
+    local values = {}
+    for i = 1, #models do values[i] = ("%.6f"):format(losses[i]:item()) end
+    print(("epoch %2d  losses %s"):format(epoch, table.concat(values, "  ")))
+  end
 end

@@ -1,4 +1,5 @@
 /* collectives.c: checks a collective, and cuts it into as few parts as the replicas' memory allows. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,26 +165,24 @@ static cfx_status group_of(const char *function, int32_t replicas, int32_t strid
     return cf_group_for(function, replicas, devices, out);
 }
 
-static cfx_status run_packed(const char *function, const cf_group *group, cf_combine op, int32_t root, int32_t replicas,
-                             int32_t n, cfx_tensor *const *leaves) {
+static cfx_status run_packed(const char *function, const cf_group *group, cf_combine op, const double *weights,
+                             int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     parts p = {.replicas = replicas};
     bool shared = false;
     cfx_status status = join(replicas, n, leaves, &p);
     if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
     if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);
     if (status == CFX_OK && shared) status = cf_fail(CFX_EARG, "%s: replicas share memory", function);
-    if (status == CFX_OK) status = group->combine(op, root, replicas, p.n, p.items);
+    if (status == CFX_OK) status = group->combine(op, weights, root, replicas, p.n, p.items);
     parts_free(&p);
     return status;
 }
 
 /* On copies of what does not lie packed, or of all. */
-static cfx_status run_copies(const char *function, const cf_group *group, cf_combine op, int32_t root, int32_t replicas,
-                             int32_t n, cfx_tensor *const *leaves, bool all) {
+static cfx_status run_copies(const char *function, const cf_group *group, cf_combine op, const double *weights,
+                             int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves, bool all) {
     const int64_t count = (int64_t)replicas * n;
     void *memory;
-    CF_TRY(cf_check_targets(function, op, root, replicas, n, leaves, NULL));
-    CF_TRY(cf_check_apart(function, replicas, n, leaves, NULL));
     CF_TRY(cf_alloc_zero((size_t)count, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
     cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + count);
     cfx_status status = CFX_OK;
@@ -191,7 +190,7 @@ static cfx_status run_copies(const char *function, const cf_group *group, cf_com
         list[k] = &copies[k];
         status = all ? cfx_clone(leaves[k], &copies[k]) : cfx_contiguous(leaves[k], &copies[k]);
     }
-    if (status == CFX_OK) status = run_packed(function, group, op, all ? -1 : root, replicas, n, list);
+    if (status == CFX_OK) status = run_packed(function, group, op, weights, all ? -1 : root, replicas, n, list);
     for (int64_t k = 0; k < count && status == CFX_OK; k++)
         if ((all || !cfx_is_contiguous(leaves[k])) && cf_combine_writes(op, root, (int32_t)(k / n)))
             status = cf_copy_make(leaves[k], &copies[k]);
@@ -200,19 +199,24 @@ static cfx_status run_copies(const char *function, const cf_group *group, cf_com
     return status;
 }
 
-static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
-                      cfx_tensor *const *leaves) {
+static cfx_status run(const char *function, cf_combine op, const double *weights, int32_t root, int32_t replicas,
+                      int32_t n, cfx_tensor *const *leaves) {
     const cf_group *group;
     bool packed = true;
     CF_TRY(check_leaves(function, op, replicas, n, leaves));
     if (n == 0) return CFX_OK;
     CF_TRY(group_of(function, replicas, n, (const cfx_tensor *const *)leaves, &group));
     for (int64_t k = 0; k < (int64_t)replicas * n; k++) packed = packed && cfx_is_contiguous(leaves[k]);
+    if (weights && group == &cf_group_remote) group = &cf_group_levels;
     const bool all = group == &cf_group_levels && root >= 0 && op != CF_COMBINE_COPY; /* see levels.c */
+    if (!packed || all) {
+        CF_TRY(cf_check_targets(function, op, root, replicas, n, leaves, NULL));
+        CF_TRY(cf_check_apart(function, replicas, n, leaves, NULL));
+    }
     const bool common = replicas > 1 && (root < 0 || op == CF_COMBINE_COPY);
     if (common && op != CF_COMBINE_COPY) CF_TRY(cf_rounds_begin(replicas, n, leaves));
-    if (packed && !all) CF_TRY(run_packed(function, group, op, root, replicas, n, leaves));
-    else CF_TRY(run_copies(function, group, op, root, replicas, n, leaves, all));
+    if (packed && !all) CF_TRY(run_packed(function, group, op, weights, root, replicas, n, leaves));
+    else CF_TRY(run_copies(function, group, op, weights, root, replicas, n, leaves, all));
     for (int64_t k = 0; common && k < (int64_t)replicas * n; k++) cf_caught_up(leaves[k]);
     return CFX_OK;
 }
@@ -222,7 +226,7 @@ static cfx_status run(const char *function, cf_combine op, int32_t root, int32_t
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     cf_combine how = CF_COMBINE_SUM;
     CF_TRY(combine_of("allreduce", op, &how));
-    return run("allreduce", how, -1, replicas, n, leaves);
+    return run("allreduce", how, NULL, -1, replicas, n, leaves);
 }
 
 static cfx_status check_root(const char *function, int32_t root, int32_t replicas) {
@@ -234,12 +238,43 @@ CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas,
     cf_combine how = CF_COMBINE_SUM;
     CF_TRY(combine_of("reduce", op, &how));
     CF_TRY(check_root("reduce", root, replicas));
-    return run("reduce", how, root, replicas, n, leaves);
+    return run("reduce", how, NULL, root, replicas, n, leaves);
+}
+
+/* What each replica's share of all samples is, in `out`; *even: all have the same. */
+static cfx_status shares_of(const char *function, int32_t replicas, const double *weights, double *out, bool *even) {
+    double most = 0, total = 0;
+    int exponent = 0;
+    *even = true;
+    for (int32_t r = 0; r < replicas; r++) {
+        if (!isfinite(weights[r]) || weights[r] < 0)
+            return cf_fail(CFX_EARG, "%s: argument 'weights': expected 0 or more samples in replica %d, got %g",
+                           function, r + 1, weights[r]);
+        *even = *even && weights[r] == weights[0];
+        most = fmax(most, weights[r]);
+    }
+    if (most == 0) return cf_fail(CFX_EARG, "%s: argument 'weights': all are 0: there is nothing to average", function);
+    frexp(most, &exponent); /* scaled by a power of two the sum stays finite, and counts stay exact */
+    for (int32_t r = 0; r < replicas; r++) total += out[r] = ldexp(weights[r], -exponent);
+    for (int32_t r = 0; r < replicas; r++) out[r] /= total;
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_t replicas, int32_t n,
+                                     cfx_tensor *const *leaves) {
+    const char *function = root == -1 ? "allreduce" : "reduce";
+    double shares[CF_MAX_DEVICES];
+    bool even = true;
+    if (root != -1) CF_TRY(check_root(function, root, replicas));
+    CF_TRY(check_leaves(function, CF_COMBINE_AVG, replicas, n, leaves));
+    if (weights) CF_TRY(shares_of(function, replicas, weights, shares, &even));
+    if (even) return run(function, CF_COMBINE_AVG, NULL, root, replicas, n, leaves);
+    return run(function, CF_COMBINE_WEIGHTED, shares, root, replicas, n, leaves);
 }
 
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     CF_TRY(check_root("synchronize", root, replicas));
-    return run("synchronize", CF_COMBINE_COPY, root, replicas, n, leaves);
+    return run("synchronize", CF_COMBINE_COPY, NULL, root, replicas, n, leaves);
 }
 
 CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
@@ -341,7 +376,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
             list[s] = &parts_of[s];
             rows_of(&copies[s], r * rows, rows, list[s]);
         }
-        status = run_packed("reducescatter", group, how, group == &cf_group_levels ? -1 : r, replicas, 1, list);
+        status = run_packed("reducescatter", group, how, NULL, group == &cf_group_levels ? -1 : r, replicas, 1, list);
         if (status == CFX_OK) status = cf_copy_make(out[r], list[r]);
     }
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);

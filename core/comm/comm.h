@@ -24,8 +24,10 @@ typedef struct cf_part {
 typedef struct cf_group {
     const char *name;
     /* Enqueues the joining of all parts on all devices, or fails with nothing enqueued.  root -1: every replica
-     * receives the result; else only the root, or, of CF_COMBINE_COPY, all but the root. */
-    cfx_status (*combine)(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts);
+     * receives the result; else only the root, or, of CF_COMBINE_COPY, all but the root.  weights: [replicas] of
+     * CF_COMBINE_WEIGHTED, which `remote` leaves to `levels`. */
+    cfx_status (*combine)(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
+                          const cf_part *parts);
 } cf_group;
 
 extern const cf_group cf_group_self, cf_group_local, cf_group_remote, cf_group_levels;

@@ -5,8 +5,10 @@
 #include "base/status.h"
 #include "comm/comm.h"
 
-static cfx_status self_combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
+static cfx_status self_combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
+                               const cf_part *parts) {
     (void)op;
+    (void)weights;
     (void)root;
     (void)replicas;
     (void)nparts;

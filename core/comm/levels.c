@@ -1,7 +1,8 @@
 /* levels.c: replicas of which some share memory and some do not: several on each of several GPUs.
  *
  * Those that share one are joined into their first, the firsts are joined across, and what came out is copied to the
- * others.  A mean is a sum until the firsts are joined; they are scaled on the way.
+ * others.  A mean is a sum until the firsts are joined; they are scaled on the way.  A weighted mean is weighed in each
+ * memory, also of a replica that is alone there: one of weight 0 goes into the sum as zeros.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,12 +60,15 @@ static cfx_status subset_new(int32_t n, const int32_t *replicas, int32_t nparts,
 }
 
 /* Between each cluster's leader, which is the root of it, and its members. */
-static cfx_status within(const clusters *c, cf_combine op, int32_t nparts, const cf_part *parts, bool buckets) {
+static cfx_status within(const clusters *c, cf_combine op, const double *weights, int32_t nparts, const cf_part *parts,
+                         bool buckets) {
     for (int32_t k = 0; k < c->n; k++) {
+        double own[CF_MAX_DEVICES];
         subset s;
-        if (c->size[k] == 1) continue;
+        if (c->size[k] == 1 && !weights) continue;
+        for (int32_t i = 0; i < c->size[k] && weights; i++) own[i] = weights[c->member[k][i]];
         CF_TRY(subset_new(c->size[k], c->member[k], nparts, parts, buckets, &s));
-        const cfx_status status = cf_group_local.combine(op, 0, c->size[k], nparts, s.parts);
+        const cfx_status status = cf_group_local.combine(op, weights ? own : NULL, 0, c->size[k], nparts, s.parts);
         free(s.memory);
         CF_TRY(status);
     }
@@ -83,19 +87,20 @@ static cfx_status across(const clusters *c, cf_combine op, double scale, int32_t
 }
 
 /* A reduction to one root alone would write other leaders: collectives.c gives it copies of all, and root -1. */
-static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
+static cfx_status combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
+                          const cf_part *parts) {
     clusters c;
     if (nparts == 0) return CFX_OK;
     find_clusters(&c, &parts[0], root, replicas);
     if (op == CF_COMBINE_COPY) {
         CF_TRY(across(&c, op, 1, 0, nparts, parts));
-        return within(&c, op, nparts, parts, false);
+        return within(&c, op, NULL, nparts, parts, false);
     }
     const bool is_mean = op == CF_COMBINE_AVG;
-    const cf_combine sum = is_mean ? CF_COMBINE_SUM : op;
-    CF_TRY(within(&c, sum, nparts, parts, true));
+    const cf_combine sum = is_mean || weights ? CF_COMBINE_SUM : op;
+    CF_TRY(within(&c, weights ? op : sum, weights, nparts, parts, true));
     CF_TRY(across(&c, sum, is_mean ? 1.0 / replicas : 1, -1, nparts, parts));
-    return within(&c, CF_COMBINE_COPY, nparts, parts, false);
+    return within(&c, CF_COMBINE_COPY, NULL, nparts, parts, false);
 }
 
 const cf_group cf_group_levels = {"levels", combine};

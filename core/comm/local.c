@@ -17,21 +17,31 @@ static int32_t slices_of(const cf_part *part, int32_t replicas) {
     return worth < 1 ? 1 : worth < replicas ? (int32_t)worth : replicas;
 }
 
-static cfx_status enqueue_slice(cf_combine op, int32_t root, int32_t replicas, const cf_part *part, int32_t s,
-                                int32_t slices, cf_event *done) {
+static size_t extra_bytes(const double *weights, int32_t replicas) {
+    return weights ? (size_t)replicas * sizeof *weights : 0;
+}
+
+static cfx_status enqueue_slice(cf_combine op, const double *weights, int32_t root, int32_t replicas,
+                                const cf_part *part, int32_t s, int32_t slices, cf_event *done) {
     cf_queue *queue = &cf_part_device(part, s)->queue[CF_COMM];
     cf_waits waits = {.own = queue, .n = 0};
+    const size_t extra = extra_bytes(weights, replicas);
     void *payload;
     /* in every replica the stretch's own writes, and where it writes, all reads */
     for (int32_t r = 0; r < replicas; r++)
         CF_TRY(cf_part_waits(&waits, part, r, cf_combine_reads(op, root, r), cf_combine_writes(op, root, r)));
-    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, 0),
+    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, extra),
                             &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
     const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
     const int64_t size = cfx_dtype_size(part->dtype);
     cf_call *call = payload;
-    *call = (cf_call){.op = CF_OP_combine, .nout = (uint8_t)replicas, .dtype = (uint8_t)part->dtype, .i = {op, root}};
+    *call = (cf_call){.op = CF_OP_combine,
+                      .nout = (uint8_t)replicas,
+                      .dtype = (uint8_t)part->dtype,
+                      .extra = (uint32_t)extra,
+                      .i = {op, root}};
+    if (extra) memcpy(cf_call_extra(call), weights, extra);
     for (int32_t r = 0; r < replicas; r++) {
         cf_view *view = &call->v[r];
         view->data = cf_part_buffer(part, r)->data + part->offset[r] + from * size;
@@ -58,7 +68,9 @@ static cfx_status note(cf_combine op, int32_t root, const cf_part *part, int32_t
     return CFX_OK;
 }
 
-static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
+static cfx_status combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
+                          const cf_part *parts) {
+    const size_t payload = cf_call_bytes(replicas, extra_bytes(weights, replicas));
     void *memory;
     if (nparts == 0) return CFX_OK;
     CF_TRY(cf_alloc_zero((size_t)nparts * (size_t)replicas, sizeof(cf_event), &memory));
@@ -66,11 +78,11 @@ static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t
     cfx_status status = CFX_OK;
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
-        status = cf_parts_room(replicas, cf_call_bytes(replicas, 0), slices_of, k, nparts, parts, &end);
+        status = cf_parts_room(replicas, payload, slices_of, k, nparts, parts, &end);
         for (; k < end && status == CFX_OK; k++) {
             const int32_t slices = slices_of(&parts[k], replicas);
             for (int32_t s = 0; s < slices && status == CFX_OK; s++)
-                status = enqueue_slice(op, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
+                status = enqueue_slice(op, weights, root, replicas, &parts[k], s, slices, &events[k * replicas + s]);
         }
     }
     cf_parts_done(replicas, parts);

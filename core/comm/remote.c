@@ -124,7 +124,9 @@ cfx_status cf_remote_combine(cf_combine op, double scale, int32_t root, int32_t 
     return status;
 }
 
-static cfx_status combine(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts) {
+static cfx_status combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
+                          const cf_part *parts) {
+    (void)weights;
     return cf_remote_combine(op, 1, root, replicas, nparts, parts);
 }
 

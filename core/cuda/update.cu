@@ -7,6 +7,7 @@
 #include "cuda/kernel.cuh"
 
 extern "C" {
+#include "device/backends.h"
 #include "device/rules.h"
 }
 
@@ -333,6 +334,27 @@ template <class T> void launch_combine(cf_worker *worker, int how, const tensors
     CF_LAUNCH(kernel, cf_cuda_blocks(worker, n / (16 / (int)sizeof(T)) + 1), CF_THREADS, worker, *t, n);
 }
 
+typedef struct weights {
+    double by[CF_MAX_DEVICES];
+} weights;
+
+/* The weighted sum, added in the order of the tensors; what has weight 0 may hold anything. */
+template <class T> __global__ void combine_weighted(tensors t, weights w, int64_t n) {
+    typedef typename joined_in<T>::type C;
+    for (CF_EACH(i, n)) {
+        C sum = 0;
+        for (int k = 0; k < t.count; k++)
+            if (w.by[k] != 0) sum += (C)w.by[k] * (C)cf_as<C>(((const T *)t.x[k])[i]);
+        for (int k = 0; k < t.count; k++)
+            if (t.root < 0 || k == t.root) ((T *)t.x[k])[i] = stored<T>(sum);
+    }
+}
+
+template <class T> void launch_weighted(cf_worker *worker, const tensors *t, const weights *w, int64_t n) {
+    const auto kernel = combine_weighted<T>;
+    CF_LAUNCH(kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, *t, *w, n);
+}
+
 /* The root's words to the others, and the bytes behind the last word. */
 template <class W> __global__ void copy_words(tensors t, int64_t bytes) {
     const int64_t words = bytes / (int64_t)sizeof(W), rest = words * (int64_t)sizeof(W);
@@ -353,12 +375,26 @@ template <class W> void launch_copy(cf_worker *worker, const tensors *t, int64_t
 
 } // namespace
 
+static cfx_status weighted(cf_worker *worker, const cf_call *call, const tensors *t, int64_t n) {
+    weights w;
+    if (t->count > CF_MAX_DEVICES)
+        return cf_fail(CFX_EFAULT, "%d replicas are more than %d", t->count, CF_MAX_DEVICES);
+    for (int k = 0; k < t->count; k++) w.by[k] = ((const double *)cf_call_extra(call))[k];
+    switch (call->dtype) {
+    case CFX_FLOAT16: launch_weighted<cf_f16>(worker, t, &w, n); break;
+    case CFX_BFLOAT16: launch_weighted<cf_bf16>(worker, t, &w, n); break;
+    case CFX_FLOAT32: launch_weighted<float>(worker, t, &w, n); break;
+    default: launch_weighted<double>(worker, t, &w, n);
+    }
+    return cf_cuda_launched("combine");
+}
+
 extern "C" cfx_status cf_cuda_combine(cf_worker *worker, const cf_call *call) {
     const int how = (int)call->i[0], root = (int)call->i[1];
     const int64_t n = cf_view_numel(&call->v[0]);
     if (root >= call->nout || (how == CF_COMBINE_COPY && root < 0))
         return cf_fail(CFX_EFAULT, "there is no replica %d among %d", root, call->nout);
-    if (how == CF_COMBINE_AVG && !cf_is_float(call->dtype))
+    if ((how == CF_COMBINE_AVG || how == CF_COMBINE_WEIGHTED) && !cf_is_float(call->dtype))
         return cf_fail(CFX_EFAULT, "integers have no average (%s)", cfx_dtype_name(call->dtype));
     if (n == 0) return CFX_OK;
     tensors t;
@@ -369,6 +405,7 @@ extern "C" cfx_status cf_cuda_combine(cf_worker *worker, const cf_call *call) {
         t.x[k] = call->v[k].data;
         bits |= (uintptr_t)t.x[k];
     }
+    if (how == CF_COMBINE_WEIGHTED) return weighted(worker, call, &t, n);
     if (how == CF_COMBINE_COPY) {
         const int64_t bytes = n * cfx_dtype_size(call->dtype);
         if (bits % 16 == 0) launch_copy<pack<uint32_t, 4>>(worker, &t, bytes);

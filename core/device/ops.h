@@ -33,7 +33,8 @@ typedef enum cf_combine {
     CF_COMBINE_MAX,
     CF_COMBINE_MIN,
     CF_COMBINE_AVG,
-    CF_COMBINE_COPY
+    CF_COMBINE_COPY,
+    CF_COMBINE_WEIGHTED /* of floats: the sum of weight[k] x[k]; what has weight 0 is not read */
 } cf_combine;
 
 /* A tensor as a kernel sees it: address of the first element, strides in elements (0 repeats, negative ones

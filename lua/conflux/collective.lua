@@ -269,30 +269,74 @@ local function root_of(fname, list, elements, root)
   return i
 end
 
+-- How many samples each of n replicas had: a list of counts, or of parts of a batch with their n.  double[n].
+local function counts_of(fname, weights, n)
+  if type(weights) ~= "table" then
+    check.arg(fname, "weights", "a list of counts, or a batch of a DataLoader", describe(weights))
+  end
+  local array, total = ffi.new("double[?]", n), 0
+  for i = 1, n do
+    local count = weights[i]
+    if type(count) == "table" then count = count.n end
+    if type(count) ~= "number" or not (count >= 0 and count < math.huge) then
+      check.arg(fname, "weights", ("a count of 0 or more for each of %d replicas"):format(n),
+        ("%s for replica %d"):format(describe(count), i))
+    end
+    array[i - 1], total = count, total + count
+  end
+  if weights[n + 1] ~= nil then
+    check.arg(fname, "weights", ("a count for each of %d replicas"):format(n), "more")
+  end
+  if total == 0 then fail(fname, "argument 'weights': all are 0: there is nothing to average") end
+  return array
+end
+
+-- The weights that the options name, or nil.
+local function weights_of(fname, options, op, n)
+  options = check.options(fname, options, {"ranks", "weights"})
+  if options.ranks ~= nil and options.ranks ~= "local" then
+    check.arg(fname, "ranks", "'local'", describe(options.ranks))
+  end
+  if options.weights == nil then return nil end
+  if op ~= "avg" then
+    fail(fname, "weights need the operation 'avg', got %s", describe(op))
+  end
+  return counts_of(fname, options.weights, n)
+end
+
+local function average(fname, weights, root, elements, kept, array, n)
+  local to = (root or 0) - 1
+  local st = C.cfx_weighted_mean(weights, to, #elements, n, array)
+  if st == EARG then check_places(fname, root, elements, kept, array, n) end
+  if st ~= 0 then settle(st, C.cfx_weighted_mean, weights, to, #elements, n, array) end
+end
+
 --- Combines the elements of a list, place by place, and leaves the result in all of them.
 --
 -- `op` is "+" ("sum"), "*" ("prod"), "max", "min", "avg", or a function of two tensors, which is folded left on
 -- the first device.  In place on every replica; the same list is returned.  Schemas (paths, shapes, dtypes) are
 -- compared before anything moves; Lua numbers must be equal; integers have no "avg".  The order of addition is that
 -- of the replicas, so equal runs give equal bits.
+--
+-- With `weights`, "avg" is the mean over samples: a list of how many each replica had, or the batch of a DataLoader
+-- whose parts they were.  A replica without samples counts nothing, whatever it holds.
 ---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
 ---@param list conflux.Replicas      exactly one list: of tensors, numbers, or nested tables of one schema
----@param options? {ranks: "local"?}
+---@param options? {weights: (number[]|table[])?, ranks: "local"?}
 ---@return conflux.Replicas list
 local function allreduce(op, list, options)
   op = check_op("allreduce", op)
   local elements = elements_of("allreduce", list, options, true)
-  options = check.options("allreduce", options, {"ranks"})
-  if options.ranks ~= nil and options.ranks ~= "local" then
-    check.arg("allreduce", "ranks", "'local'", describe(options.ranks))
-  end
+  local weights = weights_of("allreduce", options, op, #elements)
   local kept = reducible("allreduce", op, list, elements)
   if type(op) == "function" then
     reduce_by_function("allreduce", op, elements, kept)
     return list
   end
   local array, n = leaves_of(elements, kept)
-  if n > 0 then
+  if n > 0 and weights then
+    average("allreduce", weights, nil, elements, kept, array, n)
+  elseif n > 0 then
     local st = C.cfx_allreduce(op, #elements, n, array)
     if st == EARG then check_places("allreduce", nil, elements, kept, array, n) end
     if st ~= 0 then settle(st, C.cfx_allreduce, op, #elements, n, array) end
@@ -304,18 +348,22 @@ end
 ---@param op string|fun(a: conflux.Tensor, b: conflux.Tensor): conflux.Tensor
 ---@param root integer|conflux.Device|string
 ---@param list conflux.Replicas  exactly one list: of tensors, numbers, or nested tables of one schema
+---@param options? {weights: (number[]|table[])?, ranks: "local"?}
 ---@return conflux.Replicas list
-local function reduce(op, root, list, ...)
+local function reduce(op, root, list, options)
   op = check_op("reduce", op)
-  local elements = elements_of("reduce", list, (...), true)
+  local elements = elements_of("reduce", list, options, true)
   root = root_of("reduce", list, elements, root)
+  local weights = weights_of("reduce", options, op, #elements)
   local kept = reducible("reduce", op, list, elements)
   if type(op) == "function" then
     reduce_by_function("reduce", op, elements, kept, root)
     return list
   end
   local array, n = leaves_of(elements, kept)
-  if n > 0 then
+  if n > 0 and weights then
+    average("reduce", weights, root, elements, kept, array, n)
+  elseif n > 0 then
     local st = C.cfx_reduce_to(op, root - 1, #elements, n, array)
     if st == EARG then check_places("reduce", root, elements, kept, array, n) end
     if st ~= 0 then settle(st, C.cfx_reduce_to, op, root - 1, #elements, n, array) end

@@ -3,6 +3,8 @@
 
 #include "comm.h"
 
+#include <stdlib.h>
+
 static const int counts[] = {1, 2, 3, 5};
 
 TEST(every_reduction_on_every_dtype_and_number_of_devices) {
@@ -260,6 +262,144 @@ TEST(what_is_tied_in_one_replica_only_is_refused) {
     cfx_release(&x);
     cfx_release(&y);
     cfx_release(&z);
+    teardown();
+}
+
+/* Replicas of n elements: element e of replica r is r + 1 + e % 7, or NaN where the replica's weight is 0. */
+static cfx_tensor counting(int r, int32_t dtype, int64_t n, double weight) {
+    cfx_tensor x = {0}, y = {0};
+    double *values = malloc((size_t)n * sizeof *values);
+    for (int64_t e = 0; e < n; e++) values[e] = weight == 0 ? NAN : (double)(r + 1 + e % 7);
+    CHECK_STATUS(cfx_from_host(device[r], CFX_FLOAT64, 1, &n, values, &x), CFX_OK);
+    CHECK_STATUS(cfx_to(&x, NULL, dtype, &y), CFX_OK);
+    cfx_release(&x);
+    free(values);
+    return y;
+}
+/* Whether element e of x is base + e % 7, or with NaN for base all NaN. */
+static int counts_from(const cfx_tensor *x, double base, double tolerance) {
+    cfx_tensor wide = {0};
+    const int64_t n = cf_numel(x);
+    double *got = malloc((size_t)n * sizeof *got);
+    CHECK_STATUS(cfx_to(x, NULL, CFX_FLOAT64, &wide), CFX_OK);
+    CHECK_STATUS(cfx_read(&wide, got, (size_t)n * sizeof *got), CFX_OK);
+    int right = 1;
+    for (int64_t e = 0; e < n; e++)
+        right = right && (isnan(base) ? isnan(got[e]) : fabs(got[e] - base - (double)(e % 7)) <= tolerance);
+    if (!right) printf("# expected %g and more, got %g %g %g ..\n", base, got[0], got[1], got[2]);
+    cfx_release(&wide);
+    free(got);
+    return right;
+}
+
+TEST(a_weighted_mean_is_that_of_the_samples_and_a_replica_without_samples_counts_nothing) {
+    static const double weights[][5] = {
+        {5, 3, 1, 0, 2}, {0, 4, 0, 4, 1}, {1, 0, 0, 0, 0}, {0.5, 1e300, 1e300, 0, 1e300}};
+    for (int c = 1; c < 4; c++) {
+        const int n = counts[c];
+        setup(n);
+        for (int w = 0; w < 4; w++) {
+            double total = 0, sum = 0;
+            for (int r = 0; r < n; r++) total += weights[w][r] / 1e150;
+            if (total == 0) continue;
+            for (int r = 0; r < n; r++) sum += weights[w][r] / 1e150 / total * (r + 1);
+            for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++)
+                for (int root = -1; root < n; root++) {
+                    cfx_tensor x[5], *leaves[5];
+                    for (int r = 0; r < n; r++) {
+                        x[r] = counting(r, dtype, 20011, weights[w][r]);
+                        leaves[r] = &x[r];
+                    }
+                    const double near = dtype == CFX_BFLOAT16 ? 0.15 : dtype == CFX_FLOAT16 ? 0.02 : 1e-5;
+                    CHECK_STATUS(cfx_weighted_mean(weights[w], root, n, 1, leaves), CFX_OK);
+                    for (int r = 0; r < n; r++) {
+                        const double own = weights[w][r] == 0 ? NAN : r + 1;
+                        CHECK(counts_from(&x[r], root < 0 || r == root ? sum : own, near));
+                    }
+                    release(n, x);
+                }
+        }
+        teardown();
+    }
+}
+
+TEST(equal_weights_give_the_bits_of_a_mean_and_one_that_is_not_0_the_bits_of_its_replica) {
+    setup(5);
+    enum { N = 30011 };
+    float *want = malloc(N * sizeof *want), *got = malloc(N * sizeof *got);
+    static const double weights[][5] = {{7, 7, 7, 7, 7}, {0, 0, 9, 0, 0}};
+    const int64_t n = N;
+    for (int w = 0; w < 2; w++) {
+        cfx_tensor x[2][5] = {0}, *leaves[2][5];
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < 5; i++) {
+                leaves[k][i] = &x[k][i];
+                cfx_rng_set(context, i, 77, 0);
+                CHECK_STATUS(cfx_random(device[i], CFX_FLOAT32, 1, &n, "normal", 0, 1, i, &x[k][i]), CFX_OK);
+            }
+        if (w == 0) CHECK_STATUS(cfx_allreduce("avg", 5, 1, leaves[0]), CFX_OK);
+        CHECK_STATUS(cfx_weighted_mean(weights[w], -1, 5, 1, leaves[1]), CFX_OK);
+        CHECK_STATUS(cfx_read(&x[0][2], want, N * sizeof *want), CFX_OK);
+        for (int i = 0; i < 5; i++) {
+            CHECK_STATUS(cfx_read(&x[1][i], got, N * sizeof *got), CFX_OK);
+            CHECK(memcmp(want, got, N * sizeof *got) == 0);
+        }
+        release(5, x[0]);
+        release(5, x[1]);
+    }
+    free(want);
+    free(got);
+    teardown();
+}
+
+TEST(a_weighted_mean_covers_flat_buffers_and_strided_tensors) {
+    static const double weights[] = {3, 0, 1};
+    setup(3);
+    model m;
+    make_model(&m, 3, 4, (int64_t[]){1000, 77, 20000, 5});
+    CHECK_STATUS(cfx_weighted_mean(weights, -1, 3, 4, m.leaves), CFX_OK);
+    for (int r = 0; r < 3; r++)
+        for (int k = 0; k < 4; k++) CHECK_EQ(value_of(&m.x[r][k]), 1.5 * (k + 1));
+    free_model(&m);
+    cfx_tensor whole[3] = {0}, x[3] = {0}, *leaves[3];
+    for (int r = 0; r < 3; r++) {
+        cfx_tensor half = {0};
+        CHECK_STATUS(cfx_full(device[r], CFX_FLOAT32, 2, (int64_t[]){4, 6}, r + 1, &whole[r]), CFX_OK);
+        CHECK_STATUS(cfx_slice(&whole[r], 1, 1, 3, 2, &half), CFX_OK);
+        CHECK_STATUS(cfx_transpose(&half, 0, 1, &x[r]), CFX_OK);
+        cfx_release(&half);
+        leaves[r] = &x[r];
+    }
+    CHECK_STATUS(cfx_weighted_mean(weights, -1, 3, 1, leaves), CFX_OK);
+    for (int r = 0; r < 3; r++) {
+        float got[24];
+        CHECK_STATUS(cfx_read(&whole[r], got, sizeof got), CFX_OK);
+        for (int k = 0; k < 24; k++) CHECK_EQ(4 * got[k], k % 6 % 2 ? 6 : 4 * (r + 1));
+    }
+    release(3, x);
+    release(3, whole);
+    teardown();
+}
+
+TEST(weights_are_numbers_of_samples) {
+    setup(2);
+    cfx_tensor x[2] = {full(device[0], 10, 1), full(device[1], 10, 2)}, ids = of(device[0], CFX_INT32, 4, 2);
+    cfx_tensor *leaves[] = {&x[0], &x[1]}, *one[] = {&ids};
+    CHECK_STATUS(cfx_weighted_mean((double[]){1, -1}, -1, 2, 1, leaves), CFX_EARG);
+    CHECK(says("allreduce: argument 'weights': expected 0 or more samples in replica 2, got -1"));
+    CHECK_STATUS(cfx_weighted_mean((double[]){NAN, 1}, 0, 2, 1, leaves), CFX_EARG);
+    CHECK(says("reduce: argument 'weights': expected 0 or more samples in replica 1, got nan"));
+    CHECK_STATUS(cfx_weighted_mean((double[]){1, INFINITY}, -1, 2, 1, leaves), CFX_EARG);
+    CHECK_STATUS(cfx_weighted_mean((double[]){0, 0}, -1, 2, 1, leaves), CFX_EARG);
+    CHECK(says("allreduce: argument 'weights': all are 0: there is nothing to average"));
+    CHECK_STATUS(cfx_weighted_mean((double[]){2, 1}, 2, 2, 1, leaves), CFX_EARG);
+    CHECK_STATUS(cfx_weighted_mean((double[]){2}, -1, 1, 1, one), CFX_EARG);
+    CHECK(says("avg needs floats"));
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&x[r]), r + 1);
+    CHECK_STATUS(cfx_weighted_mean(NULL, -1, 2, 1, leaves), CFX_OK);
+    for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&x[r]), 1.5);
+    release(2, x);
+    cfx_release(&ids);
     teardown();
 }
 

@@ -210,12 +210,13 @@ typedef struct run {
     double p[4];
     int64_t i[6];
     int nout_is, nin_is; /* only if not counted from v */
+    double extra[5];     /* behind the views */
 } run;
 
 static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r) {
     union {
         cf_call call;
-        char room[sizeof(cf_call) + 8 * sizeof(cf_view)];
+        char room[sizeof(cf_call) + 8 * sizeof(cf_view) + sizeof r.extra];
     } c;
     memset(&c, 0, sizeof c);
     int n = 0;
@@ -227,6 +228,7 @@ static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r
     memcpy(c.call.p, r.p, sizeof r.p);
     memcpy(c.call.i, r.i, sizeof r.i);
     memcpy(c.room + sizeof(cf_call), r.v, (size_t)n * sizeof(cf_view));
+    memcpy(cf_call_extra(&c.call), r.extra, sizeof r.extra);
 #ifdef CF_TEST_CUDA
     cfx_status status = m->kernels[op](&m->worker, &c.call);
     return status == CFX_OK ? cf_emulated_fault() : status;

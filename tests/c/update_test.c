@@ -262,6 +262,42 @@ TEST(combine_joins_replicas_of_every_type_in_every_way) {
     }
 }
 
+TEST(combine_weighs_replicas_and_does_not_read_those_of_weight_0) {
+    static const double weights[] = {0.25, 0, 0.5, 0, 0.125};
+    static uint64_t kept[4];
+    EACH_MACHINE(m) {
+        for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++)
+            for (int root = -1; root < 5; root += 3) {
+                enum { N = 5003 };
+                cf_view v[5];
+                for (int k = 0; k < 5; k++) {
+                    v[k] = VECTOR(dtype, N);
+                    for (int64_t e = 0; e < N; e++) set(&v[k], e, k % 2 ? NAN : (double)(16 * k + e % 16));
+                }
+                CHECK_STATUS(RUN(m, CF_OP_combine, dtype, 5, .v = {v[0], v[1], v[2], v[3], v[4]},
+                                 .i = {CF_COMBINE_WEIGHTED, root},
+                                 .extra = {weights[0], weights[1], weights[2], weights[3], weights[4]}),
+                             CFX_OK);
+                for (int k = 0; k < 5; k++)
+                    for (int64_t e = 0; e < N; e++) {
+                        double sum = 0;
+                        for (int j = 0; j < 5; j += 2) sum += weights[j] * (double)(16 * j + e % 16);
+                        if (root >= 0 && k != root) sum = k % 2 ? NAN : (double)(16 * k + e % 16);
+                        if (!near_at(m, &v[k], e, sum, rounding(dtype, sum))) e = N;
+                    }
+                if (root < 0) same_as_alone(m, bits_of(&v[0]), &kept[dtype - CFX_FLOAT16]);
+                cf_view none[2] = {VECTOR(dtype, 40), VECTOR(dtype, 40)};
+                for (int k = 0; k < 2; k++) fill(&none[k], NAN);
+                CHECK_STATUS(RUN(m, CF_OP_combine, dtype, 2, .v = {none[0], none[1]}, .i = {CF_COMBINE_WEIGHTED, -1}),
+                             CFX_OK);
+                CHECK(get(&none[0], 0) == 0 && get(&none[1], 39) == 0);
+                free_views();
+            }
+        cf_view a = VECTOR(CFX_INT64, 3);
+        CHECK_STATUS(RUN(m, CF_OP_combine, CFX_INT64, 1, .v = {a}, .i = {CF_COMBINE_WEIGHTED, -1}), CFX_EFAULT);
+    }
+}
+
 TEST(combine_has_the_same_bits_with_any_team) {
     static uint64_t kept[4];
     EACH_MACHINE(m) {

@@ -369,13 +369,13 @@ describe("allreduce", function()
   end)
 
   it("refuses replicas that share memory, by any operation, naming both places", function()
-    local function refused(list, text)
+    local function refused(replicas, text)
       local function take_first(a) return a end
-      for op, f in pairs {allreduce = cf.allreduce, reduce = function(op, l) return cf.reduce(op, 1, l) end} do
-        assert.refuses(function() f("+", list) end, op .. ": " .. text)
-        assert.refuses(function() f(take_first, list) end, op .. ": " .. text)
+      for name, f in pairs {allreduce = cf.allreduce, reduce = function(op, l) return cf.reduce(op, 1, l) end} do
+        assert.refuses(function() f("+", replicas) end, name .. ": " .. text)
+        assert.refuses(function() f(take_first, replicas) end, name .. ": " .. text)
       end
-      assert.refuses(function() cf.synchronize(list) end, "synchronize: " .. text)
+      assert.refuses(function() cf.synchronize(replicas) end, "synchronize: " .. text)
     end
     local x, y = cf.arange(1, 9):reshape(3, 3), cf.ones(3, 3)
     local shared = on "replicas 1 (cpu:0) and 2 (cpu:0) share memory: "
@@ -413,6 +413,66 @@ describe("allreduce", function()
         on "allreduce: replica 2 (cpu:0): the value is expanded: several elements share one place")
       assert.tensor_equal(cf.reduce(op, 1, replicas())[1], cf.full(2, 3, 2))
     end
+  end)
+
+  it("weighs replicas by their samples", function()
+    for weights, want in pairs {[{5, 3, 0}] = 11 / 8, [{0, 0, 2}] = 3, [{1, 1, 1}] = 2} do
+      local trees = list(function(i) return {a = cf.full(weights[i] == 0 and 0 / 0 or i, 300), step = 7} end)
+      assert.is_true(rawequal(trees, cf.allreduce("avg", trees, {weights = weights})))
+      for i = 1, 3 do assert.tensor_near(trees[i].a, cf.full(want, 300), 1e-6, 0) end
+    end
+    local tensors = list(function(i) return cf.full(i == 2 and 0 / 0 or i, 2) end)
+    cf.reduce("avg", on "cpu:2", tensors, {weights = {3, 0, 1}})
+    assert.tensor_equal(tensors[3], {1.5, 1.5})
+    assert.tensor_equal(tensors[1], {1, 1})
+    assert.tensor_equal(tensors[2], {0 / 0, 0 / 0})
+    local alone = {cf.full(3, 2)}
+    assert.tensor_equal(cf.allreduce("avg", alone, {weights = {4}})[1], {3, 3})
+  end)
+
+  it("makes of unequal shares the gradient of the whole batch, on devices without samples, too", function()
+    for _, case in ipairs {{2, 3}, {3, 5}, {3, 2}, {5, 8}, {5, 3}} do
+      local n, samples = case[1], case[2]
+      local names, model = {}, nn.Chain(nn.Dense(4, 8, "tanh"), nn.Dense(8, 3))
+      for i = 1, n do names[i] = on("cpu:" .. i - 1) end
+      local data = {x = cf.randn(samples, 4), id = cf.randint(0, 2, samples)}
+      local function loss(m, batch) return nn.crossentropy(m(batch.x), batch.id) end
+      local models = cf.replicate(model, names)
+      local whole = cf.gradient(loss, model, data)
+      local loader = cf.data.DataLoader(data, {batch = math.ceil(samples / n), devices = names, last = "keep"})
+      for _, batch in loader:epoch(1) do
+        local grads = cf.withdevices(function(i) return (cf.gradient(loss, models[i], batch[i])) end, models)
+        cf.allreduce("avg", grads, {weights = batch})
+        for i = 1, n do
+          for k = 1, 2 do
+            assert.tensor_near(grads[i][k].weight, whole[k].weight, 1e-4, 1e-6)
+            assert.tensor_near(grads[i][k].bias, whole[k].bias, 1e-4, 1e-6)
+          end
+        end
+      end
+    end
+  end)
+
+  it("refuses weights that are no counts of samples, one for each replica", function()
+    local tensors = list(function(i) return cf.full(i, 1) end)
+    local function refused(text, weights, op)
+      assert.refuses(function() cf.allreduce(op or "avg", tensors, {weights = weights}) end, "allreduce: " .. text)
+      assert.refuses(function() cf.reduce(op or "avg", 1, tensors, {weights = weights}) end, "reduce: " .. text)
+    end
+    local each_of = "argument 'weights': expected a count of 0 or more for each of 3 replicas, got "
+    refused("argument 'weights': expected a list of counts, or a batch of a DataLoader, got 3", 3)
+    refused(each_of .. "nil for replica 3", {1, 2})
+    refused(each_of .. "-1 for replica 2", {1, -1, 1})
+    refused(each_of .. "nan for replica 1", {0 / 0, 1, 1})
+    refused(each_of .. "inf for replica 1", {math.huge, 1, 1})
+    refused(each_of .. "'2' for replica 1", {"2", 1, 1})
+    refused(each_of .. "nil for replica 1", {{}, {n = 1}, {n = 1}})
+    refused("argument 'weights': expected a count for each of 3 replicas, got more", {1, 1, 1, 1})
+    refused("argument 'weights': all are 0: there is nothing to average", {0, 0, 0})
+    refused("weights need the operation 'avg', got 'sum'", {1, 1, 1}, "+")
+    refused("weights need the operation 'avg', got a function", {1, 1, 1}, function(a) return a end)
+    assert.refuses(function() cf.reduce("avg", 1, tensors, {weight = {}}) end, "reduce: unknown option 'weight'")
+    for i = 1, 3 do assert.tensor_equal(tensors[i], {i}) end
   end)
 
   it("covers gradients of a packed model, frozen ones and all", function()

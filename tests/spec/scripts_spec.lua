@@ -21,6 +21,19 @@ describe("scripts/x2.lua #program", function()
     assert.is_true(last < first / 2)
   end)
 
+  it("learns the same on any number of devices, of which some may have fewer samples, or none", function()
+    local function losses(n)
+      local text, list = run("--devices " .. devices.spec(n) .. " scripts/x2.lua"), {}
+      for loss in text:gmatch "losses (%d+%.%d+)" do list[#list + 1] = tonumber(loss) end
+      assert.equal(10, #list, text)
+      return list
+    end
+    local one = losses(1)
+    for _, n in ipairs {3, 5, 18} do
+      for epoch, loss in ipairs(losses(n)) do assert.near(one[epoch], loss, 1e-4) end
+    end
+  end)
+
   it("prints the same in every run", function()
     local command = "--devices " .. devices.spec(3) .. " scripts/x2.lua"
     assert.equal((run(command)), (run(command)))
@@ -53,5 +66,12 @@ describe("scripts/fashion.lua #program", function()
     local accuracy = text:match "epoch 1/1  loss %d%.%d%d%d%d  test_accuracy (%d%.%d%d%d%d)  samples/s %d+\n$"
     assert.is_truthy(accuracy, text)
     assert.is_true(tonumber(accuracy) > 0.8)
+  end)
+
+  it("trains on the last samples, too, where they are fewer than devices", function()
+    if not handle then return pending "Fashion-MNIST is not installed (dataset-fashion-mnist)" end
+    local text, code = run("scripts/fashion.lua --epochs 1 --batch 2857 --devices " .. devices.spec(7)) -- 3 are left
+    assert.equal(0, code, text)
+    assert.matches("epoch 1/1  loss %d%.%d%d%d%d  test_accuracy %d%.%d%d%d%d ", text)
   end)
 end)

@@ -143,6 +143,7 @@ JOIN(int64_t, uint64_t, join_i64)
 
 typedef struct combining {
     const cf_call *call;
+    const double *weights; /* [nout], of a weighted sum */
     int how, root;
     cf_compute compute;
 } combining;
@@ -170,6 +171,27 @@ static void sum_two(int64_t n, float *restrict a, float *restrict b, float by) {
     }
 }
 
+/* sum = the weighted sum of n elements at i; what has weight 0 may hold anything. */
+static void weigh(const combining *c, int64_t i, int64_t n, double *sum, cf_block_memory *temp) {
+    memset(sum, 0, (size_t)(n * cf_compute_size(c->compute)));
+    for (int k = 0; k < c->call->nout; k++) {
+        const double by = c->weights[k];
+        if (by == 0) continue;
+        const void *x = CF_K(read)(&c->call->v[k], c->compute, i, n, temp);
+        if (c->compute == CF_F32)
+            for (int64_t j = 0; j < n; j++) ((float *)sum)[j] += (float)by * ((const float *)x)[j];
+        else
+            for (int64_t j = 0; j < n; j++) sum[j] += by * ((const double *)x)[j];
+    }
+}
+
+static void add_up(const combining *c, int64_t i, int64_t n, double *sum, cf_block_memory *temp) {
+    const cf_view *v = c->call->v;
+    memcpy(sum, CF_K(read)(&v[0], c->compute, i, n, temp), (size_t)(n * cf_compute_size(c->compute)));
+    for (int k = 1; k < c->call->nout; k++) join(c, n, sum, CF_K(read)(&v[k], c->compute, i, n, temp), sum);
+    if (c->how == CF_COMBINE_AVG) scale(c, n, sum);
+}
+
 enum { WIDE = 2048 };
 
 static void combine_part(void *context, int64_t from, int64_t to) {
@@ -188,9 +210,8 @@ static void combine_part(void *context, int64_t from, int64_t to) {
     cf_block_memory temp;
     for (int64_t i = from; i < to; i += step) {
         const int64_t n = cf_least(step, to - i);
-        memcpy(sum, CF_K(read)(&v[0], c->compute, i, n, &temp), (size_t)(n * size));
-        for (int k = 1; k < count; k++) join(c, n, sum, CF_K(read)(&v[k], c->compute, i, n, &temp), sum);
-        if (c->how == CF_COMBINE_AVG) scale(c, n, sum);
+        if (c->weights) weigh(c, i, n, sum, &temp);
+        else add_up(c, i, n, sum, &temp);
         for (int k = 0; k < count; k++) {
             if (c->root >= 0 && k != c->root) continue;
             if (direct) memcpy(cf_at(&v[k], i), sum, (size_t)(n * size));
@@ -214,7 +235,8 @@ cfx_status CF_K(combine)(cf_worker *worker, const cf_call *call) {
     const int copies = c.how == CF_COMBINE_COPY;
     if (c.root >= call->nout || (copies && c.root < 0))
         return cf_fail(CFX_EFAULT, "there is no replica %d among %d", c.root, call->nout);
-    if (c.how == CF_COMBINE_AVG && c.compute == CF_I64)
+    if (c.how == CF_COMBINE_WEIGHTED) c.weights = cf_call_extra(call);
+    if ((c.how == CF_COMBINE_AVG || c.weights) && c.compute == CF_I64)
         return cf_fail(CFX_EFAULT, "integers have no average (%s)", cfx_dtype_name(call->dtype));
     CF_K(parallel)(cf_cpu_team(worker, n * call->nout), n, 64, copies ? copy_part : combine_part, &c);
     return CFX_OK;
