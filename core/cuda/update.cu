@@ -377,8 +377,7 @@ template <class W> void launch_copy(cf_worker *worker, const tensors *t, int64_t
 
 static cfx_status weighted(cf_worker *worker, const cf_call *call, const tensors *t, int64_t n) {
     weights w;
-    if (t->count > CF_MAX_DEVICES)
-        return cf_fail(CFX_EFAULT, "%d replicas are more than %d", t->count, CF_MAX_DEVICES);
+    if (t->count > CF_MAX_DEVICES) return cf_fail(CFX_EFAULT, "%d replicas are more than %d", t->count, CF_MAX_DEVICES);
     for (int k = 0; k < t->count; k++) w.by[k] = ((const double *)cf_call_extra(call))[k];
     switch (call->dtype) {
     case CFX_FLOAT16: launch_weighted<cf_f16>(worker, t, &w, n); break;

@@ -14,12 +14,16 @@ local bit = require "bit"
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local fail, describe = check.fail, check.describe
-local getmetatable, rawget, tostring, type = getmetatable, rawget, tostring, type
+local rawequal, rawget, rawset, tostring, type = rawequal, rawget, rawset, tostring, type
+local getmetatable, setmetatable = debug.getmetatable, debug.setmetatable -- also where one is protected
 local each = core.each
 
 local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
 local OP_NAMES = "'+', '*', 'max', 'min', 'avg' or a function of two tensors"
 local BUFFER, EARG = C.CFX_FLAG_BUFFER, C.CFX_EARG
+local MARKS = BUFFER + C.CFX_FLAG_FROZEN
+
+core.synchronized = core.synchronized or 0 -- how often: what was worked out from a replica's tables may be out of date
 
 -- ---- what is to be reduced ----------------------------------------------------------------------------------
 
@@ -28,6 +32,7 @@ local BUFFER, EARG = C.CFX_FLAG_BUFFER, C.CFX_EARG
 ---@field paths string[]
 ---@field numbers table<string, number>
 ---@field is_model boolean   there is a module in it: its integer tensors are buffers
+---@field tables table<table, boolean>  all that it is made of
 
 local function scan_table(element, t, prefix, seen)
   if seen[t] then return end
@@ -44,14 +49,14 @@ local function scan_table(element, t, prefix, seen)
 end
 
 local function scan(x)
-  local element = {numbers = {}, is_model = false}
+  local element = {numbers = {}, is_model = false, tables = {}}
   if is_tensor(x) then
     element.tensors, element.paths = {x}, {""}
   elseif type(x) == "number" then
     element.tensors, element.paths, element.numbers[""] = {}, {}, x
   else
     element.tensors, element.paths = tree.leaves(x)
-    scan_table(element, x, "", {})
+    scan_table(element, x, "", element.tables)
   end
   return element
 end
@@ -371,20 +376,54 @@ local function reduce(op, root, list, options)
   return list
 end
 
--- Copies the numbers of one element into another of the same structure: an optimiser state's step.
-local function copy_numbers(from, to, seen)
-  if seen[from] then return end
-  seen[from] = true
+-- Devices and pointers are each replica's own, and stay; boxed integers are numbers.
+local function is_own(v)
+  local kind = type(v)
+  return kind == "userdata" or kind == "thread"
+    or kind == "cdata" and not (is_tensor(v) or ffi.istype("int64_t", v) or ffi.istype("uint64_t", v))
+end
+
+-- Makes `to` what `from` is.  made: what stands for a table or tensor of the root in this replica; taken: tables that
+-- stand for one already, or are the root's.
+local function copy_values(from, to, made, taken)
+  made[from], taken[to] = to, true
+  setmetatable(to, getmetatable(from))
+  for k, v in each, to do
+    if rawget(from, k) == nil and not is_own(v) then rawset(to, k, nil) end
+  end
   for k, v in each, from do
-    if type(v) == "number" then
-      to[k] = v
-    elseif type(v) == "table" and type(to[k]) == "table" then
-      copy_numbers(v, to[k], seen)
+    if made[v] then
+      rawset(to, k, made[v])
+    elseif type(v) == "table" then
+      local mine = rawget(to, k)
+      if not rawequal(mine, v) then
+        if type(mine) ~= "table" or taken[mine] then
+          mine = {}
+          rawset(to, k, mine)
+        end
+        copy_values(v, mine, made, taken)
+      end
+    elseif not is_own(v) then
+      rawset(to, k, v)
     end
   end
 end
 
---- Copies the root's parameters and buffers (and numbers, such as an optimiser's step) to all other replicas.
+-- Gives a replica the root's marks, and all that is no tensor.
+local function copy_element(from, to, root, element)
+  local made, taken = {}, {}
+  for k = 1, #root.tensors do
+    local x, y = root.tensors[k], element.tensors[k]
+    y._flags = bit.bor(bit.band(y._flags, bit.bnot(MARKS)), bit.band(x._flags, MARKS))
+    made[x] = y
+  end
+  if type(from) ~= "table" or rawequal(from, to) then return end
+  for t in each, root.tables do taken[t] = true end
+  copy_values(from, to, made, taken)
+end
+
+--- Makes all other replicas what the root is: parameters and buffers, their marks, and what is no tensor, such as an
+-- optimiser's step and rate, or `training`.  Replicas keep devices and pointers of their own.
 ---@param replicas conflux.Replicas
 ---@param root? integer|conflux.Device|string  default: the first
 ---@return conflux.Replicas replicas
@@ -403,11 +442,12 @@ local function synchronize(replicas, root)
     if i ~= root then
       if type(replicas[root]) == "number" then
         replicas[i] = replicas[root]
-      elseif type(replicas[root]) == "table" then
-        copy_numbers(replicas[root], replicas[i], {})
+      else
+        copy_element(replicas[root], replicas[i], elements[root], elements[i])
       end
     end
   end
+  core.synchronized = core.synchronized + 1
   return replicas
 end
 

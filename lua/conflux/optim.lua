@@ -379,6 +379,7 @@ local function bind(state, opt, plan, model)
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
     plan = plan, owner = owner_of(plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
+    synchronized = core.synchronized,
     states = pointers_t(math.max(count, 1) * plan.trainable),
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
   }
@@ -415,7 +416,8 @@ end
 local function binding_of(state, opt, model)
   local plan = plans.of("update", "model", model)
   local binding = bindings[state]
-  if binding and binding.plan == plan and rawequal(binding.m, state.m) and rawequal(binding.v, state.v) then
+  if binding and binding.plan == plan and rawequal(binding.m, state.m) and rawequal(binding.v, state.v)
+    and binding.synchronized == core.synchronized then
     return binding
   end
   return bind(state, opt, plan, model)

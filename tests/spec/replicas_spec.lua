@@ -532,6 +532,68 @@ describe("synchronize", function()
     end
   end)
 
+  it("leaves what is no tensor as the root has it, in nested tables, too", function()
+    local function rate(step) return step end
+    local trees = cf.withdevices(function(i)
+      local tree = {w = cf.ones(1), step = i, name = "of " .. i, deep = {training = i == 1, {k = i}}, more = i ~= 2}
+      if i == 1 then
+        tree.lr, tree.only = rate, {list = {1, 2}, flag = false}
+        tree.again, tree.deep.up = tree.deep, tree
+      else
+        tree.lr, tree.extra, tree.deep.extra, tree.deep.list = 3, "mine", {1}, {9, 9}
+      end
+      return tree
+    end, DEVICES)
+    cf.synchronize(trees)
+    for i = 1, 3 do
+      local t = trees[i]
+      assert.same({rate, 1, "of 1", true, true}, {t.lr, t.step, t.name, t.more, t.deep.training})
+      assert.same({list = {1, 2}, flag = false}, t.only)
+      assert.same({1}, {t.deep[1].k})
+      assert.same({}, {t.extra, t.deep.extra, t.deep.list})
+      assert.is_true(rawequal(t.again, t.deep) and rawequal(t.deep.up, t))
+      assert.is_false(i > 1 and rawequal(t.only, trees[1].only))
+    end
+  end)
+
+  it("keeps each replica's tables its own, and unties what the root has apart", function()
+    local both = {k = 5}
+    local trees = {{cf.ones(1), a = {k = 1}, b = {k = 2}, device = cf.device "cpu:0"}, {cf.ones(1), a = both, b = both}}
+    trees[2].c, trees[1].c = trees[1].a, {k = 3}
+    cf.synchronize(trees)
+    assert.same({1, 2, 3}, {trees[1].a.k, trees[1].b.k, trees[1].c.k})
+    assert.same({1, 2, 3}, {trees[2].a.k, trees[2].b.k, trees[2].c.k})
+    assert.is_false(rawequal(trees[1].a, trees[2].c))
+    assert.is_nil(trees[2].device)
+  end)
+
+  it("makes models and optimiser states go on alike", function()
+    local models = cf.replicate(nn.Chain(nn.Dense(2, 2), nn.Dense(2, 1)), DEVICES)
+    local states = cf.withdevices(function(i)
+      local opt = optim.Adam(i == 1 and optim.step(0.1, 1, 0.5) or 0.1 * i)
+      return opt:setup(models[i], i == 1 and function() return {scale = 0.5} end or nil)
+    end, DEVICES)
+    local function train()
+      cf.withdevices(function(i)
+        local x = cf.ones(3, 2)
+        optim.update(states[i], models[i], cf.gradient(function(m) return m(x):sum() end, models[i]))
+      end, DEVICES)
+    end
+    train()
+    nn.freeze(models[1][2])
+    nn.eval(models[1])
+    optim.adjust(states[2], {lr = 3})
+    cf.synchronize(models)
+    cf.synchronize(states)
+    for _ = 1, 3 do train() end
+    for i = 2, 3 do
+      assert.is_false(models[i][1].training)
+      for k, t in ipairs((nn.parameters(models[i]))) do
+        assert.tensor_equal(t:to(on "cpu:0"), (nn.parameters(models[1]))[k])
+      end
+    end
+  end)
+
   it("refuses replicas of different schemas", function()
     local trees = cf.withdevices(function(i) return {cf.ones(i)} end, DEVICES)
     assert.refuses(function() cf.synchronize(trees) end, "synchronize: '1' differs")
