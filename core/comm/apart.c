@@ -167,15 +167,15 @@ static cfx_status fail_shared(const char *function, const char *what, int32_t s,
 }
 
 cfx_status cf_check_outs(const char *function, int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out,
-                         const cfx_tensor *place) {
+                         const bool *in_place) {
     for (int32_t r = 0; r < replicas; r++) {
         if (cf_is_expanded(out[r]))
             return cf_fail(CFX_EARG, "%s: 'out' of replica %d (%s) is expanded: several elements share one place",
                            function, r + 1, cf_device(out[r])->name);
         for (int32_t s = 0; s < replicas; s++) {
-            const bool in_place = s == r && (cf_is_same(&place[r], in[r]) || cf_is_same(&place[r], out[r]));
             if (s < r && cf_shared(out[s], out[r], 1)) return fail_shared(function, "out", s, out[s], r, out[r]);
-            if (!in_place && cf_shared(in[s], out[r], 1)) return fail_shared(function, "in", s, in[s], r, out[r]);
+            if (!(s == r && in_place[r]) && cf_shared(in[s], out[r], 1))
+                return fail_shared(function, "in", s, in[s], r, out[r]);
         }
     }
     return CFX_OK;

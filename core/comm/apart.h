@@ -16,9 +16,9 @@ cfx_status cf_check_apart(const char *function, int32_t replicas, int32_t n, cfx
 /* CFX_EARG if a leaf that is written is expanded. */
 cfx_status cf_check_targets(const char *function, cf_combine op, int32_t root, int32_t replicas, int32_t n,
                             cfx_tensor *const *leaves, const char *const *paths);
-/* The same of out[r], which are written from in[s]: no two may share an element, but that of in[r] and out[r] the one
- * may be the place in the other, place[r], that it is copied from or to. */
+/* The same of out[r], which are written from in[s]: no two may share an element, but in[r] and out[r] where in_place[r]
+ * says that the one is its own place in the other. */
 cfx_status cf_check_outs(const char *function, int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out,
-                         const cfx_tensor *place);
+                         const bool *in_place);
 
 #endif

@@ -327,9 +327,13 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         total += in[r]->_shape[0];
     }
     CF_TRY(check_out("allgather", replicas, in, out, total));
-    cfx_tensor place[CF_MAX_DEVICES]; /* of in[r] in out[r] */
-    for (int32_t r = 0; r < replicas; at += in[r++]->_shape[0]) rows_of(out[r], at, in[r]->_shape[0], &place[r]);
-    CF_TRY(cf_check_outs("allgather", replicas, in, out, place));
+    bool in_place[CF_MAX_DEVICES];
+    for (int32_t r = 0; r < replicas; at += in[r++]->_shape[0]) {
+        cfx_tensor place;
+        rows_of(out[r], at, in[r]->_shape[0], &place);
+        in_place[r] = cf_is_same(&place, in[r]);
+    }
+    CF_TRY(cf_check_outs("allgather", replicas, in, out, in_place));
     CF_TRY(group_of("allgather", replicas, 1, in, &group));
     bool even = group == &cf_group_remote;
     for (int32_t r = 0; r < replicas; r++) {
@@ -360,9 +364,13 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
                        replicas, cf_describe(in[0], have));
     const int64_t rows = in[0]->_shape[0] / replicas;
     CF_TRY(check_out("reducescatter", replicas, in, out, rows));
-    cfx_tensor place[CF_MAX_DEVICES]; /* of out[r] in in[r] */
-    for (int32_t r = 0; r < replicas; r++) rows_of(in[r], r * rows, rows, &place[r]);
-    CF_TRY(cf_check_outs("reducescatter", replicas, in, out, place));
+    bool in_place[CF_MAX_DEVICES];
+    for (int32_t r = 0; r < replicas; r++) {
+        cfx_tensor place;
+        rows_of(in[r], r * rows, rows, &place);
+        in_place[r] = cf_is_same(&place, out[r]);
+    }
+    CF_TRY(cf_check_outs("reducescatter", replicas, in, out, in_place));
     const cf_group *group;
     CF_TRY(group_of("reducescatter", replicas, 1, in, &group));
     bool packed = group == &cf_group_remote;

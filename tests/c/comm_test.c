@@ -545,6 +545,9 @@ TEST(a_gather_or_scatter_writes_nothing_that_is_read_but_in_its_own_place) {
     CHECK(says_of("allgather: 'out' of replica 2 ($1) is expanded: several elements share one place"));
     CHECK_STATUS(cfx_reduce_scatter("sum", 2, alls, moved), CFX_EARG);
     CHECK(says_of("reducescatter: 'in' of replica 2 ($1) and 'out' of replica 2 ($1) share memory"));
+    CHECK_STATUS(cfx_allgather(1, (const cfx_tensor *[]){&in[0]}, (cfx_tensor *[]){&second[0]}), CFX_EARG);
+    CHECK_STATUS(cfx_reduce_scatter("sum", 1, (const cfx_tensor *[]){&in[0]}, (cfx_tensor *[]){&second[0]}), CFX_EARG);
+    CHECK_STATUS(cfx_allgather(1, (const cfx_tensor *[]){&in[0]}, (cfx_tensor *[]){&in[0]}), CFX_OK);
     for (int r = 0; r < 2; r++) CHECK_EQ(value_of(&all[r]), r + 1);
     CHECK_STATUS(cfx_allgather(2, ins, outs), CFX_OK);
     for (int r = 0; r < 2; r++)
