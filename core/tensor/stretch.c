@@ -7,15 +7,31 @@
 
 typedef struct spot {
     const cfx_tensor *tensor; /* in the first list */
-    int32_t leaf;
+    int32_t leaf, first;      /* first: the leaf that its buffer comes with */
 } spot;
 
-/* qsort: by buffer, then by place, and of two at one place the larger first, which the other lies in. */
+/* qsort: by buffer, then by leaf. */
+static int by_buffer(const void *a, const void *b) {
+    const spot *x = a, *y = b;
+    const uintptr_t one = (uintptr_t)x->tensor->_buffer, other = (uintptr_t)y->tensor->_buffer;
+    return one != other ? (one < other ? -1 : 1) : x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
+}
+
+/* qsort: by place, buffers in the order of the list, and of two at one place the larger first, which the other lies in. */
 static int by_place(const void *a, const void *b) {
-    const cfx_tensor *x = ((const spot *)a)->tensor, *y = ((const spot *)b)->tensor;
-    if (x->_buffer != y->_buffer) return (uintptr_t)x->_buffer < (uintptr_t)y->_buffer ? -1 : 1;
-    if (x->_offset != y->_offset) return x->_offset < y->_offset ? -1 : 1;
-    return cf_numel(x) > cf_numel(y) ? -1 : cf_numel(x) < cf_numel(y);
+    const spot *x = a, *y = b;
+    if (x->first != y->first) return x->first < y->first ? -1 : 1;
+    if (x->tensor->_offset != y->tensor->_offset) return x->tensor->_offset < y->tensor->_offset ? -1 : 1;
+    const int64_t one = cf_numel(x->tensor), other = cf_numel(y->tensor);
+    return one != other ? (one > other ? -1 : 1) : x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
+}
+
+/* Orders spots by the list and then the place, never by addresses: sums are taken in this order. */
+static void arrange(spot *spots, int32_t n) {
+    qsort(spots, (size_t)n, sizeof *spots, by_buffer);
+    for (int32_t i = 1; i < n; i++)
+        if (spots[i].tensor->_buffer == spots[i - 1].tensor->_buffer) spots[i].first = spots[i - 1].first;
+    qsort(spots, (size_t)n, sizeof *spots, by_place);
 }
 
 /* How far, in elements, leaf `to` lies behind leaf `from`, if that is the same in every list; else -1. */
@@ -49,8 +65,8 @@ cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, con
     spot *spots = memory;
     cf_stretch *list = made;
     for (int32_t i = 0; i < n; i++)
-        if (cf_numel(leaves[i])) spots[used++] = (spot){leaves[i], i};
-    qsort(spots, (size_t)used, sizeof *spots, by_place);
+        if (cf_numel(leaves[i])) spots[used++] = (spot){leaves[i], i, i};
+    arrange(spots, used);
     for (int32_t i = 0; i < used; i++) {
         const int32_t leaf = spots[i].leaf;
         const int64_t numel = cf_numel(leaves[leaf]);

@@ -16,7 +16,8 @@ typedef struct cf_stretch {
 } cf_stretch;
 
 /* leaves: [lists][n] packed tensors, alike in shape; lists may differ in dtype.  Only leaves of one group
- * (NULL: all are) are joined.  *out is freed by the caller; tied and empty leaves are dropped. */
+ * (NULL: all are) are joined.  *out is freed by the caller; tied and empty leaves are dropped.  The stretches are in the
+ * order of the list and, within a buffer, of the place: the same in every run. */
 cfx_status cf_stretches(int32_t lists, int32_t n, cfx_tensor *const *leaves, const int32_t *group, cf_stretch **out,
                         int32_t *count);
 

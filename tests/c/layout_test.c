@@ -341,6 +341,39 @@ TEST(neighbours_in_a_layout_are_one_stretch_and_views_of_parts_are_not) {
     teardown();
 }
 
+/* Their addresses rise in one of the two lists at most. */
+TEST(stretches_follow_the_list_and_the_places_whatever_their_addresses) {
+    setup();
+    enum { N = 8 };
+    cfx_tensor x[N], part[2][2] = {0};
+    cfx_tensor *list[2][N];
+    for (int k = 0; k < N; k++) {
+        x[k] = of(a, CFX_FLOAT32, 8, k);
+        list[0][k] = list[1][N - 1 - k] = &x[k];
+    }
+    for (int way = 0; way < 2; way++) {
+        cf_stretch *found;
+        int32_t count;
+        CHECK_STATUS(cf_stretches(1, N, list[way], NULL, &found, &count), CFX_OK);
+        CHECK_EQ(count, N);
+        for (int k = 0; k < N; k++) CHECK_EQ(found[k].leaf, k);
+        free(found);
+        /* parts of two buffers by turns: each buffer comes with its first part, and in it what lies first */
+        cfx_tensor *parts[4];
+        for (int k = 0; k < 4; k++) {
+            parts[k] = &part[k % 2][k / 2];
+            CHECK_STATUS(cfx_slice(list[way][k % 2], 0, k < 2 ? 4 : 1, 2, 1, parts[k]), CFX_OK);
+        }
+        CHECK_STATUS(cf_stretches(1, 4, parts, NULL, &found, &count), CFX_OK);
+        CHECK_EQ(count, 4);
+        for (int k = 0; k < 4; k++) CHECK_EQ(found[k].leaf, ((int[]){2, 0, 3, 1})[k]);
+        free(found);
+        release(4, parts);
+    }
+    release(N, list[0]);
+    teardown();
+}
+
 /* ---- many ------------------------------------------------------------------------------------------- */
 
 TEST(a_layout_of_many_places_has_gaps_of_zeros_and_finds_what_is_tied) {
