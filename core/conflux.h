@@ -301,8 +301,8 @@ CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x);
 
 /* ---- reductions and what orders -------------------------------------------------------------------- */
 
-/* `op`: sum mean prod max min norm any all argmax argmin var.  ndims 0 reduces over all dimensions.  `param`:
- * var's correction.  argmax and argmin take one dimension, or all. */
+/* `op`: sum mean prod max min norm any all argmax argmin var std.  ndims 0 reduces over all dimensions.  `param`:
+ * the correction of var and std.  argmax and argmin take one dimension, or all. */
 CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, const int32_t *dims, int32_t keepdim,
                               double param, cfx_tensor *out);
 /* op: softmax or logsoftmax. */

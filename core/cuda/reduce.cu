@@ -43,23 +43,27 @@ template <> __device__ inline int64_t times(int64_t a, int64_t b) { return (int6
 template <class A> __device__ inline A larger(A a, A b) { return b > a || b != b ? b : a; }
 template <class A> __device__ inline A smaller(A a, A b) { return b < a || b != b ? b : a; }
 
-/* A step joins an element x to `part`, and the parts of a result to a `whole`.  m: the mean that is subtracted. */
-#define STEP(name, START, JOIN, ELEMENT)                                                                       \
-    template <class C> struct name {                                                                           \
-        typedef C compute, part;                                                                               \
-        typedef typename wide<C>::type whole;                                                                  \
-        __device__ static inline part start() { return START; }                                                \
-        __device__ static inline part next(part s, C x, int64_t, C m) { return (void)m, JOIN<C>(s, ELEMENT); } \
-        __device__ static inline whole join(whole a, whole b) { return JOIN<whole>(a, b); }                    \
+/* A step joins an element x to `part`, and the parts of a result to a `whole`.  m: the mean that is subtracted.
+ * Where a sum is divided or a root is taken, and of products, parts are wide: the result of numbers that do not fit
+ * may. */
+#define STEP(name, PART, START, JOIN, ELEMENT)                                                                         \
+    template <class C> struct name {                                                                                   \
+        typedef C compute;                                                                                             \
+        typedef typename wide<C>::type whole;                                                                          \
+        typedef PART part;                                                                                             \
+        __device__ static inline part start() { return START; }                                                        \
+        __device__ static inline part next(part s, C x, int64_t, double m) { return (void)m, JOIN<part>(s, ELEMENT); } \
+        __device__ static inline whole join(whole a, whole b) { return JOIN<whole>(a, b); }                            \
     };
-STEP(step_sum, 0, plus, x)
-STEP(step_sumsq, 0, plus, times<C>(x, x))
-STEP(step_devsq, 0, plus, (x - m) * (x - m))
-STEP(step_prod, 1, times, x)
-STEP(step_max, lowest<C>(), larger, x)
-STEP(step_min, highest<C>(), smaller, x)
-STEP(step_any, 0, larger, x != 0 ? 1 : 0)
-STEP(step_all, 1, smaller, x != 0 ? 1 : 0)
+STEP(step_sum, C, 0, plus, x)
+STEP(step_mean, whole, 0, plus, (whole)x)
+STEP(step_sumsq, whole, 0, plus, times<whole>((whole)x, (whole)x))
+STEP(step_devsq, whole, 0, plus, ((whole)x - m) * ((whole)x - m))
+STEP(step_prod, whole, 1, times, (whole)x)
+STEP(step_max, C, lowest<C>(), larger, x)
+STEP(step_min, C, highest<C>(), smaller, x)
+STEP(step_any, C, 0, larger, x != 0 ? 1 : 0)
+STEP(step_all, C, 1, smaller, x != 0 ? 1 : 0)
 
 /* An element and where it is; at -1: none yet. */
 template <class C> struct found {
@@ -73,7 +77,7 @@ template <class C_, bool is_max> struct step_arg {
     typedef found<C_> part, whole;
     __device__ static inline bool better(C_ a, C_ b) { return (is_max ? b > a : b < a) || (b != b && a == a); }
     __device__ static inline part start() { return part{0, -1}; }
-    __device__ static inline part next(part s, C_ x, int64_t e, C_) {
+    __device__ static inline part next(part s, C_ x, int64_t e, double) {
         return s.at < 0 || better(s.value, x) ? part{x, e} : s;
     }
     __device__ static inline whole join(whole a, whole b) {
@@ -97,12 +101,11 @@ typedef struct job {
     int lanes, by_rows;
     int op, add; /* add: to what y holds */
     double correction;
-    int in_double; /* what var computes in */
 } job;
 
 /* A thread's share of result r: elements from, from + lanes, .. below `to`. */
 template <class S, class At>
-__device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to, typename S::compute mean, At at) {
+__device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to, double mean, At at) {
     typename S::whole all = (typename S::whole)S::start();
     for (int64_t e = from; e < to;) {
         const int64_t fold = e + (int64_t)FOLD * j.lanes, end = fold < to ? fold : to;
@@ -113,8 +116,7 @@ __device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to,
     return all;
 }
 template <class S, class T>
-__device__ inline typename S::whole walk_line(const job &j, int64_t r, int64_t from, int64_t to,
-                                              typename S::compute mean) {
+__device__ inline typename S::whole walk_line(const job &j, int64_t r, int64_t from, int64_t to, double mean) {
     const T *x = (const T *)j.kept.data + cf_offset(j.kept, r);
     const int64_t stride = j.rest.stride[0];
     return walk<S>(j, from, to, mean, [=](int64_t e) { return cf_as<typename S::compute>(x[e * stride]); });
@@ -122,8 +124,7 @@ __device__ inline typename S::whole walk_line(const job &j, int64_t r, int64_t f
 
 /* The dtypes that a compute type is mostly made from have loops of their own. */
 template <class S>
-__device__ inline typename S::whole walk_result(const job &j, int64_t r, int64_t from, int64_t to,
-                                                typename S::compute mean) {
+__device__ inline typename S::whole walk_result(const job &j, int64_t r, int64_t from, int64_t to, double mean) {
     typedef typename S::compute C;
     const int dtype = j.rest.ndim == 1 ? j.rest.dtype : -1;
     if constexpr (std::is_same<C, float>::value) {
@@ -161,21 +162,20 @@ __device__ inline typename S::whole join_lanes(const job &j, int lane, typename 
     return x;
 }
 
-/* Partial results become results, and go to y.  sum: that of the elements, for var. */
-__device__ inline void finish(const job &j, int64_t r, double x, double sum) {
+/* Partial results become results, and go to y. */
+__device__ inline void finish(const job &j, int64_t r, double x) {
     const double count = (double)j.length;
     if (j.op == CF_OP_mean) x /= count;
     else if (j.op == CF_OP_norm) x = sqrt(x);
-    else if (j.op == CF_OP_var) {
-        /* the mean that was subtracted was a rounded one */
-        const double mean = j.in_double ? sum / count : (double)(float)(sum / count);
-        const double lost = sum / count - mean, free = count - j.correction;
-        x = (x - count * lost * lost) / (free > 0 ? free : 0);
+    else if (j.op == CF_OP_var || j.op == CF_OP_std) {
+        const double free = count - j.correction;
+        x /= free > 0 ? free : 0;
+        if (j.op == CF_OP_std) x = sqrt(x);
     } else if (j.add) x += cf_read<double>(j.y, r);
     cf_write<double>(j.y, r, x);
 }
-__device__ inline void finish(const job &j, int64_t r, int64_t x, double) { cf_write<int64_t>(j.y, r, x); }
-template <class C> __device__ inline void finish(const job &j, int64_t r, found<C> x, double) {
+__device__ inline void finish(const job &j, int64_t r, int64_t x) { cf_write<int64_t>(j.y, r, x); }
+template <class C> __device__ inline void finish(const job &j, int64_t r, found<C> x) {
     cf_write<int64_t>(j.y, r, x.at);
 }
 
@@ -183,7 +183,6 @@ template <class C> __device__ inline void finish(const job &j, int64_t r, found<
  * the mean that the step subtracts, or NULL. */
 template <class S>
 __global__ void reduce_chunks(const job j, typename S::whole *__restrict__ out, const double *__restrict__ sums) {
-    typedef typename S::compute C;
     __shared__ typename S::whole room[CF_THREADS];
     const int t = (int)threadIdx.x, width = CF_THREADS / j.lanes;
     const int lane = j.by_rows ? t % j.lanes : t / width, slot = j.by_rows ? t / j.lanes : t % width;
@@ -192,18 +191,18 @@ __global__ void reduce_chunks(const job j, typename S::whole *__restrict__ out, 
         const int64_t chunk = item / blocks, r = item % blocks * width + slot;
         const int64_t from = chunk * j.chunk, end = from + j.chunk < j.length ? from + j.chunk : j.length;
         typename S::whole x = (typename S::whole)S::start();
-        if (r < j.results) x = walk_result<S>(j, r, from + lane, end, sums ? (C)(sums[r] / (double)j.length) : (C)0);
+        if (r < j.results) x = walk_result<S>(j, r, from + lane, end, sums ? sums[r] / (double)j.length : 0);
         x = join_lanes<S>(j, lane, x, room);
         if (lane > 0 || r >= j.results) continue;
         if (out) out[chunk * j.results + r] = x;
-        else finish(j, r, x, sums ? sums[r] : 0);
+        else finish(j, r, x);
     }
 }
 
 /* A warp joins the chunks of a result.  out [results], or NULL as above. */
 template <class S>
 __global__ void join_chunks(const job j, const typename S::whole *__restrict__ in /* [chunks, results] */,
-                            typename S::whole *__restrict__ out, const double *__restrict__ sums) {
+                            typename S::whole *__restrict__ out) {
     const int64_t warps = (int64_t)gridDim.x * blockDim.x / CF_WARP;
     const int lane = (int)threadIdx.x % CF_WARP;
     for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / CF_WARP; r < j.results; r += warps) {
@@ -212,7 +211,7 @@ __global__ void join_chunks(const job j, const typename S::whole *__restrict__ i
         for (int mask = CF_WARP / 2; mask > 0; mask /= 2) x = S::join(x, exchange(x, mask));
         if (lane > 0) continue;
         if (out) out[r] = x;
-        else finish(j, r, x, sums ? sums[r] : 0);
+        else finish(j, r, x);
     }
 }
 
@@ -226,8 +225,7 @@ static void launch(cf_worker *worker, const job &j, void *partial, typename S::w
     whole *const chunks = j.chunks > 1 ? (whole *)partial : out;
     CF_LAUNCH_TEAM(reduce_chunks<S>, grid, CF_THREADS, worker, j, chunks, sums);
     if (j.chunks > 1)
-        CF_LAUNCH_TEAM(join_chunks<S>, cf_cuda_blocks(worker, j.results * CF_WARP), CF_THREADS, worker, j, chunks, out,
-                       sums);
+        CF_LAUNCH_TEAM(join_chunks<S>, cf_cuda_blocks(worker, j.results * CF_WARP), CF_THREADS, worker, j, chunks, out);
 }
 
 template <class S> static cfx_status run(cf_worker *worker, const job &j) {
@@ -245,9 +243,9 @@ template <class C> static cfx_status run_var(cf_worker *worker, const job &j) {
     const size_t partials = j.chunks > 1 ? (size_t)(j.chunks * j.results) : 0;
     double *const sums = (double *)cf_cuda_scratch(worker, ((size_t)j.results + partials) * sizeof(double));
     if (!sums) return CFX_EMEMORY;
-    launch<step_sum<C>>(worker, j, sums + j.results, sums, NULL);
+    launch<step_mean<C>>(worker, j, sums + j.results, sums, NULL);
     launch<step_devsq<C>>(worker, j, sums + j.results, NULL, sums);
-    return cf_cuda_launched("var");
+    return cf_cuda_launched(j.op == CF_OP_std ? "std" : "var");
 }
 
 template <class C> static cfx_status run_op(cf_worker *worker, const job &j) {
@@ -260,10 +258,11 @@ template <class C> static cfx_status run_op(cf_worker *worker, const job &j) {
     case CF_OP_argmin: return run<step_arg<C, false>>(worker, j);
     }
     if constexpr (!std::is_same<C, int64_t>::value) switch (j.op) {
-        case CF_OP_mean: return run<step_sum<C>>(worker, j);
+        case CF_OP_mean: return run<step_mean<C>>(worker, j);
         case CF_OP_norm:
         case CF_OP_sumsq: return run<step_sumsq<C>>(worker, j);
-        case CF_OP_var: return run_var<C>(worker, j);
+        case CF_OP_var:
+        case CF_OP_std: return run_var<C>(worker, j);
         }
     return cf_fail(CFX_EFAULT, "needs a float operand");
 }
@@ -353,8 +352,10 @@ extern "C" cfx_status cf_cuda_reduce(cf_worker *worker, const cf_call *call) {
     plan(&j);
     if (j.op == CF_OP_any) return run<step_any<double>>(worker, j);
     if (j.op == CF_OP_all) return run<step_all<double>>(worker, j);
-    const int dtype = is_arg ? x->dtype : call->dtype;
-    j.in_double = dtype == CFX_FLOAT64;
+    /* Where the result is a float, integers are rounded with it, not before. */
+    const int is_mean = j.op == CF_OP_mean || j.op == CF_OP_norm || j.op == CF_OP_var || j.op == CF_OP_std;
+    const int widens = is_mean && !cf_is_float(x->dtype) && cf_is_float(call->dtype);
+    const int dtype = is_arg ? x->dtype : widens ? (int)CFX_FLOAT64 : call->dtype;
     return CF_COMPUTE(dtype, run_op, worker, j);
 }
 

@@ -263,8 +263,10 @@ template <class M> __global__ void norm_rows(const norm_job j) {
         const int64_t out = r * j.y.stride[0];
         const double mean = cf_row_sum<C>(t, j.n, room, x) / (double)j.n;
         const C middle = (C)mean;
-        const double squares =
-            cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return (x(k) - middle) * (x(k) - middle); });
+        const double squares = cf_row_sum<double>(t, j.n, room, [&](int64_t k) {
+            const double away = (double)(x(k) - middle); /* its square may not fit C where it does */
+            return away * away;
+        });
         const double rstd = 1 / sqrt(squares / (double)j.n + j.eps);
         const C scale = (C)rstd;
         for (int64_t k = t.lane; k < j.n; k += t.lanes) {

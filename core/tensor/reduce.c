@@ -1,4 +1,5 @@
 /* reduce.c: reductions over dimensions, and losses of two tensors. */
+#include <math.h>
 #include <string.h>
 
 #include "tensor/tape.h"
@@ -179,65 +180,105 @@ cfx_status cf_grad_prod(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     return cf_give(tape, node, 0, &g);
 }
 
-/* max and min: dy goes to the elements that equal the result, in equal parts. */
+/* Whether x is what the reduction chose: equal to the result, or a NaN, which then is the result. */
+static cfx_status chosen(const cfx_tensor *x, const cfx_tensor *result, cfx_tensor *out) {
+    cfx_tensor equal = {0}, nan = {0};
+    cfx_status status = cfx_binary(CF_OP_eq, x, result, &equal);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_ne, x, x, &nan);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_lor, &equal, &nan, out);
+    cfx_release(&equal);
+    cfx_release(&nan);
+    return status;
+}
+
+/* max and min: dy goes to the elements that were chosen, in equal parts. */
 cfx_status cf_grad_extreme(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     split s;
-    cfx_tensor wide, equal = {0}, mask = {0}, count = {0}, share = {0}, part, g = {0};
+    cfx_tensor wide, which = {0}, mask = {0}, count = {0}, share = {0}, part, g = {0};
     const cfx_tensor *x = &node->saved[0];
     split_of(node, &s);
     spread(node, &s, &node->saved[1], &wide);
-    cfx_status status = cfx_binary(CF_OP_eq, x, &wide, &equal);
-    if (status == CFX_OK) status = cfx_to(&equal, NULL, dy->_dtype, &mask);
+    cfx_status status = chosen(x, &wide, &which);
+    if (status == CFX_OK) status = cfx_to(&which, NULL, dy->_dtype, &mask);
     if (status == CFX_OK) status = cfx_reduce(CF_OP_sum, &mask, s.nreduced, s.reduced, dy->_ndim != s.nkept, 0, &count);
     if (status == CFX_OK) status = cfx_binary(CF_OP_div, dy, &count, &share);
     if (status == CFX_OK) {
         spread(node, &s, &share, &part);
         status = cfx_binary(CF_OP_mul, &mask, &part, &g);
     }
-    cfx_release(&equal);
+    cfx_release(&which);
     cfx_release(&mask);
     cfx_release(&count);
     cfx_release(&share);
     return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
 }
 
-/* d|x| = x / |x|, and 0 where the norm is 0. */
-cfx_status cf_grad_norm(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
-    split s;
-    cfx_tensor zero = {0}, ratio = {0}, nought = {0}, safe = {0}, wide, g = {0};
-    split_of(node, &s);
-    cfx_status status = cfx_binary_scalar(CF_OP_eq, &node->saved[1], 0, 0, &zero);
-    if (status == CFX_OK) status = cfx_binary(CF_OP_div, dy, &node->saved[1], &ratio);
-    if (status == CFX_OK) status = cfx_full(cf_device(dy), dy->_dtype, 0, NULL, 0, &nought);
-    if (status == CFX_OK) status = cfx_where(&zero, &nought, &ratio, &safe);
+/* g = (x / r) dy, and 0 where r is 0.  x is divided before it is multiplied: x / r is never large, dy / r may be. */
+static cfx_status give_ratio(cfx_tape *tape, cf_node *node, const split *s, const cfx_tensor *x, const cfx_tensor *r,
+                             const cfx_tensor *dy) {
+    cfx_tensor zero = {0}, infinite = {0}, safe = {0}, ratio = {0}, wide, g = {0};
+    cfx_status status = cfx_binary_scalar(CF_OP_eq, r, 0, 0, &zero);
+    if (status == CFX_OK) status = cfx_full(cf_device(dy), dy->_dtype, 0, NULL, INFINITY, &infinite);
+    if (status == CFX_OK) status = cfx_where(&zero, &infinite, r, &safe);
     if (status == CFX_OK) {
-        spread(node, &s, &safe, &wide);
-        status = cfx_binary(CF_OP_mul, &node->saved[0], &wide, &g);
+        spread(node, s, &safe, &wide);
+        status = cfx_binary(CF_OP_div, x, &wide, &ratio);
+    }
+    if (status == CFX_OK) {
+        spread(node, s, dy, &wide);
+        status = cfx_binary(CF_OP_mul, &ratio, &wide, &g);
     }
     cfx_release(&zero);
-    cfx_release(&ratio);
-    cfx_release(&nought);
+    cfx_release(&infinite);
     cfx_release(&safe);
+    cfx_release(&ratio);
     return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
+}
+
+/* d|x| = x / |x|. */
+cfx_status cf_grad_norm(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    split_of(node, &s);
+    return give_ratio(tape, node, &s, &node->saved[0], &node->saved[1], dy);
+}
+
+/* x - mean, and dy times `factor` over the free elements. */
+static cfx_status deviations(const cf_node *node, const split *s, const cfx_tensor *dy, double factor, cfx_tensor *away,
+                             cfx_tensor *scaled) {
+    const double free = (double)s->count - node->p[0];
+    cfx_tensor mean = {0};
+    cfx_status status = cfx_reduce(CF_OP_mean, &node->saved[0], s->nreduced, s->reduced, 1, 0, &mean);
+    if (status == CFX_OK) status = cfx_binary(CF_OP_sub, &node->saved[0], &mean, away);
+    if (status == CFX_OK) status = cfx_binary_scalar(CF_OP_mul, dy, factor / (free > 0 ? free : 0), 0, scaled);
+    cfx_release(&mean);
+    return status;
 }
 
 /* d var = 2 (x - mean) / (n - correction). */
 cfx_status cf_grad_var(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     split s;
-    cfx_tensor mean = {0}, away = {0}, scaled = {0}, wide, g = {0};
-    const cfx_tensor *x = &node->saved[0];
+    cfx_tensor away = {0}, scaled = {0}, wide, g = {0};
     split_of(node, &s);
-    cfx_status status = cfx_reduce(CF_OP_mean, x, s.nreduced, s.reduced, 1, 0, &mean);
-    if (status == CFX_OK) status = cfx_binary(CF_OP_sub, x, &mean, &away);
-    if (status == CFX_OK) status = cfx_binary_scalar(CF_OP_mul, dy, 2 / ((double)s.count - node->p[0]), 0, &scaled);
+    cfx_status status = deviations(node, &s, dy, 2, &away, &scaled);
     if (status == CFX_OK) {
         spread(node, &s, &scaled, &wide);
         status = cfx_binary(CF_OP_mul, &away, &wide, &g);
     }
-    cfx_release(&mean);
     cfx_release(&away);
     cfx_release(&scaled);
     return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
+}
+
+/* d std = (x - mean) / (n - correction) / std. */
+cfx_status cf_grad_std(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    split s;
+    cfx_tensor away = {0}, scaled = {0};
+    split_of(node, &s);
+    cfx_status status = deviations(node, &s, dy, 1, &away, &scaled);
+    if (status == CFX_OK) status = give_ratio(tape, node, &s, &away, &node->saved[1], &scaled);
+    cfx_release(&away);
+    cfx_release(&scaled);
+    return status;
 }
 
 /* ---- losses of two tensors -------------------------------------------------------------------------- */

@@ -132,9 +132,8 @@ reduction "any"
 ---@return conflux.Tensor bool
 reduction "all"
 
-local VAR, SQRT = op_number.var, op_number.sqrt
-
 local function variance(name, x, d, o)
+  local op = op_number[name]
   if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
   local n, keep, correction = 0, 0, 1
   if d ~= nil or o ~= nil then
@@ -142,8 +141,8 @@ local function variance(name, x, d, o)
     if o and o.correction ~= nil then correction = check.number(name, "correction", o.correction) end
   end
   local out = new()
-  local st = C.cfx_reduce(VAR, x, n, dim_array, keep, correction, out)
-  if st ~= 0 then settle(st, C.cfx_reduce, VAR, x, n, dim_array, keep, correction, out) end
+  local st = C.cfx_reduce(op, x, n, dim_array, keep, correction, out)
+  if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dim_array, keep, correction, out) end
   return out
 end
 
@@ -159,14 +158,7 @@ define("var", function(x, dims, o) return (variance("var", x, dims, o)) end)
 ---@param dims? conflux.Dims  default: all
 ---@param o? {keepdim: boolean?, correction: number?}  default: false, 1
 ---@return conflux.Tensor
-define("std", function(x, dims, o)
-  local squared = variance("std", x, dims, o)
-  local out = new()
-  local st = C.cfx_unary(SQRT, squared, 0, 0, out)
-  if st ~= 0 then settle(st, C.cfx_unary, SQRT, squared, 0, 0, out) end
-  C.cfx_release(squared)
-  return out
-end)
+define("std", function(x, dims, o) return (variance("std", x, dims, o)) end)
 
 -- ---- along one dimension: the last where none is given ----------------------------------------------------
 

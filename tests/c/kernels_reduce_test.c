@@ -24,6 +24,7 @@ static double reduce_meaning(int op, const double *x, int64_t n, double correcti
     case CF_OP_min: return x[least];
     case CF_OP_norm: return sqrt(squares);
     case CF_OP_var: return var / ((double)n - correction);
+    case CF_OP_std: return sqrt(var / ((double)n - correction));
     case CF_OP_any: return some;
     case CF_OP_all: return all;
     case CF_OP_argmax: return (double)most;
@@ -137,6 +138,71 @@ TEST(the_variance_of_large_numbers_keeps_its_digits) {
         c.head.i[0] = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_NEAR(get(&y, 1), 1.25, 1e-5);
+        drop(&x), drop(&y);
+    }
+}
+
+/* Of n numbers around `scale`, as rows and as columns, against long doubles. */
+static void check_near_limits(const table *t, int op, int dtype, double scale, int64_t n, int turned) {
+    tensor x = make_as(turned ? TURNED : PACKED, dtype, SHAPE(3, n));
+    tensor y = make(cf_is_float(dtype) ? dtype : CFX_FLOAT32, SHAPE(3));
+    long double sum = 0, squares = 0, around = 0;
+    for (int64_t i = 0; i < 3 * n; i++) set(&x, i, scale * (1 - 0.25 * (double)(i % 4)));
+    for (int64_t i = 0; i < n; i++) {
+        const long double e = get(&x, i);
+        sum += e, squares += e * e;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const long double away = get(&x, i) - sum / n;
+        around += away * away;
+    }
+    const long double var = around / (n - 1), mean = sum / n, norm = sqrtl(squares);
+    const double expected = (double)(op == CF_OP_mean   ? mean
+                                     : op == CF_OP_norm ? norm
+                                     : op == CF_OP_std  ? sqrtl(var)
+                                                        : var);
+    tensor rounded = VALUES(y.v.dtype, expected); /* infinite where it does not fit */
+    call c = CALL(op, y.v.dtype, 1, &y, &x);
+    c.head.i[0] = 1;
+    c.head.p[0] = 1;
+    CHECK_STATUS(run(t, &c), CFX_OK);
+    const double unit = get(&rounded, 0) * (dtype == CFX_BFLOAT16 ? 8e-3 : dtype == CFX_FLOAT16 ? 1e-3 : 3e-7);
+    if (!CHECK_NEAR(get(&y, 0), get(&rounded, 0),
+                    unit + (dtype == CFX_FLOAT16    ? 6e-8
+                            : dtype == CFX_BFLOAT16 ? 1e-40
+                                                    : 1e-44)))
+        printf("# %s %s of %lld %s around %g, %s\n", t->name, cf_op_table[op].name, (long long)n, cfx_dtype_name(dtype),
+               scale, turned ? "columns" : "rows");
+    drop(&x), drop(&y), drop(&rounded);
+}
+
+TEST(a_mean_a_spread_and_a_norm_fit_wherever_their_value_does) {
+    static const struct {
+        int dtype;
+        double scale;
+    } cases[] = {{CFX_FLOAT16, 1e-6},  {CFX_FLOAT16, 2e-4},  {CFX_FLOAT16, 1000},  {CFX_FLOAT16, 60000},
+                 {CFX_INT32, 2e9},     {CFX_INT64, 9e18},    {CFX_UINT8, 255},     {CFX_BFLOAT16, 1e-30},
+                 {CFX_FLOAT32, 1e-38}, {CFX_FLOAT32, 1e-30}, {CFX_FLOAT32, 1e19},  {CFX_FLOAT32, 1e30},
+                 {CFX_BFLOAT16, 1e30}, {CFX_FLOAT32, 3e38},  {CFX_BFLOAT16, 3e38}, {CFX_FLOAT64, 1e100}};
+    static const int ops[] = {CF_OP_mean, CF_OP_norm, CF_OP_var, CF_OP_std};
+    static const int64_t counts[] = {2, 100, 3000, 200000};
+    EACH_TABLE(t)
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        for (int op = 0; op < 4; op++)
+            for (int n = 0; n < 8; n++)
+                check_near_limits(t, ops[op], cases[k].dtype, cases[k].scale, counts[n / 2], n % 2);
+}
+
+TEST(a_product_fits_wherever_its_value_does) {
+    EACH_TABLE(t) {
+        tensor x = make(CFX_FLOAT32, SHAPE(2000)), y = make(CFX_FLOAT32, SHAPE(1));
+        for (int64_t i = 0; i < 2000; i++) set(&x, i, i < 16 ? 16 : i < 1000 ? 1 : i < 1016 ? 0.0625 : 1);
+        x.v.ndim = 2, x.v.shape[1] = 2000, x.v.shape[0] = 1, x.v.stride[1] = 1;
+        for (int64_t i = 0; i < 8; i++) set(&x, i, 1e30), set(&x, 1000 + i, 1e-30);
+        call c = CALL(CF_OP_prod, CFX_FLOAT32, 1, &y, &x);
+        c.head.i[0] = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK_NEAR(get(&y, 0), 1, 1e-5);
         drop(&x), drop(&y);
     }
 }

@@ -110,7 +110,7 @@ case("minimum", function(a) return cf.minimum(a, 0.1) end, s {5})
 local condition = cf.tensor {{true, false, true, true}, {false, false, true, false}, {true, true, false, true}}
 case("where", function(a, b) return cf.where(condition, a, b) end, s {3, 4}, s {4})
 
-for _, name in ipairs {"sum", "mean", "prod", "max", "min", "norm", "var"} do
+for _, name in ipairs {"sum", "mean", "prod", "max", "min", "norm", "var", "std"} do
   local f = cf[name]
   case(name, function(x) return f(x) end, s {3, 4})
   case(name, function(x) return f(x, 1) end, s {3, 4})

@@ -92,25 +92,23 @@ static void run(const job *j, int64_t first, int64_t n, int64_t from, int64_t le
     (j->by_rows ? by_rows : by_columns)(j, first, n, from, length, shift, out, at);
 }
 
-/* The mean, in the compute type, that the second pass of var subtracts. */
+/* Of two passes: the second adds the squares of what is left after subtracting the mean. */
+static int is_spread(const job *j) { return j->op == CF_OP_var || j->op == CF_OP_std; }
+
 static void mean_of(const job *j, const cf_partial *sum, int64_t n, cf_partial *mean) {
-    for (int64_t k = 0; k < n; k++) {
-        const double m = sum[k].f / (double)j->length;
-        mean[k].f = j->compute == CF_F32 ? (float)m : m;
-    }
+    for (int64_t k = 0; k < n; k++) mean[k].f = sum[k].f / (double)j->length;
 }
 
 /* Partial results become results, and go to y. */
-static void finish(const job *j, int64_t first, int64_t n, cf_partial *x, const int64_t *at, const cf_partial *sum,
-                   const cf_partial *shift) {
-    const double count = (double)j->length;
+static void finish(const job *j, int64_t first, int64_t n, cf_partial *x, const int64_t *at) {
+    const double count = (double)j->length, free = count - j->correction;
     for (int64_t k = 0; k < n; k++) {
         if (j->is_arg) x[k].i = at[k];
         else if (j->op == CF_OP_mean) x[k].f /= count;
         else if (j->op == CF_OP_norm) x[k].f = sqrt(x[k].f);
-        else if (j->op == CF_OP_var) {
-            const double lost = sum[k].f / count - shift[k].f, free = count - j->correction;
-            x[k].f = (x[k].f - count * lost * lost) / (free > 0 ? free : 0);
+        else if (is_spread(j)) {
+            x[k].f /= free > 0 ? free : 0;
+            if (j->op == CF_OP_std) x[k].f = sqrt(x[k].f);
         }
     }
     CF_K(write)(&j->y, j->is_arg || j->compute == CF_I64 ? CF_I64 : CF_F64, first, n, x);
@@ -119,20 +117,19 @@ static void finish(const job *j, int64_t first, int64_t n, cf_partial *x, const 
 /* Items are blocks of `width` results over all their elements. */
 static void whole_part(void *context, int64_t from, int64_t to) {
     const job *j = context;
-    cf_partial out[CF_BLOCK], sum[CF_BLOCK], shift[CF_BLOCK];
+    cf_partial out[CF_BLOCK], shift[CF_BLOCK];
     int64_t at[CF_BLOCK];
     memset(shift, 0, sizeof shift);
     for (int64_t item = from; item < to; item++) {
         const int64_t first = item * j->width, n = cf_least(j->width, j->results - first);
         run(j, first, n, 0, j->length, shift, out, j->is_arg ? at : NULL);
-        if (j->op == CF_OP_var) {
+        if (is_spread(j)) {
             job second = *j;
             second.loops = &CF_K(reduce_loops)[j->compute][CF_STEP_DEVSQ];
-            memcpy(sum, out, (size_t)n * sizeof *sum);
-            mean_of(j, sum, n, shift);
+            mean_of(j, out, n, shift);
             run(&second, first, n, 0, j->length, shift, out, NULL);
         }
-        finish(j, first, n, out, at, sum, shift);
+        finish(j, first, n, out, at);
     }
 }
 
@@ -168,28 +165,29 @@ static void run_chunks(job *j, int team) {
 
 static cfx_status by_chunks(job *j, int team) {
     const size_t partials = (size_t)(j->chunks * j->results);
-    const size_t words = partials * (j->is_arg ? 2 : 1) + 2 * (size_t)j->results;
+    const size_t words = partials * (j->is_arg ? 2 : 1) + (size_t)j->results;
     cf_partial *memory = cf_worker_scratch(j->worker, words * sizeof *memory);
     if (!memory) return cf_fail(CFX_EMEMORY, "no memory for %zu partial results", partials);
-    cf_partial *sum = memory + j->results;
     j->shift = memory;
-    j->partial = sum + j->results;
+    j->partial = memory + j->results;
     j->at = j->is_arg ? &j->partial[partials].i : NULL;
     memset(j->shift, 0, (size_t)j->results * sizeof *memory);
     run_chunks(j, team);
-    if (j->op == CF_OP_var) {
-        memcpy(sum, j->partial, (size_t)j->results * sizeof *sum);
-        mean_of(j, sum, j->results, j->shift);
+    if (is_spread(j)) {
+        mean_of(j, j->partial, j->results, j->shift);
         j->loops = &CF_K(reduce_loops)[j->compute][CF_STEP_DEVSQ];
         run_chunks(j, team);
     }
-    finish(j, 0, j->results, j->partial, j->at, sum, j->shift);
+    finish(j, 0, j->results, j->partial, j->at);
     return CFX_OK;
 }
 
 static cf_step step_of(int op) {
     switch (op) {
     case CF_OP_prod: return CF_STEP_PROD;
+    case CF_OP_mean:
+    case CF_OP_var:
+    case CF_OP_std: return CF_STEP_MEAN;
     case CF_OP_norm: return CF_STEP_SUMSQ;
     case CF_OP_max:
     case CF_OP_argmax:
@@ -235,9 +233,11 @@ cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
              .correction = call->p[0],
              .y = call->v[0]};
     j.compute = truth ? CF_I64 : cf_compute_of(j.is_arg ? x->dtype : call->dtype);
+    if (cf_op_table[op].domain == CF_FLOAT) {
+        if (j.compute == CF_I64) return cf_fail(CFX_EFAULT, "needs a float operand");
+        if (!cf_is_float(x->dtype)) j.compute = CF_F64; /* integers are rounded with the result, not before */
+    }
     j.loops = &CF_K(reduce_loops)[j.compute][j.step];
-    if (!j.loops->row || ((op == CF_OP_mean || op == CF_OP_var || op == CF_OP_norm) && j.compute == CF_I64))
-        return cf_fail(CFX_EFAULT, "needs a float operand");
     split(x, (int)call->i[0], !j.is_arg, &j.kept, &j.reduced);
     CF_K(flatten)(&j.y);
     j.results = cf_view_numel(&j.kept);

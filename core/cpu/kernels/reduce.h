@@ -4,9 +4,10 @@
 
 #include "cpu/kernels/block.h"
 
-/* DEVSQ: the squares of what is left after subtracting `shift`. */
+/* MEAN: a sum that is divided.  DEVSQ: the squares of what is left after subtracting `shift`. */
 typedef enum cf_step {
     CF_STEP_SUM,
+    CF_STEP_MEAN,
     CF_STEP_SUMSQ,
     CF_STEP_DEVSQ,
     CF_STEP_PROD,
