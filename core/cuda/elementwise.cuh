@@ -33,7 +33,7 @@ template <class T> __device__ inline T clamped(T x, T low, T high) {
     return t > high ? high : t;
 }
 UNARY(clamp, clamped(u, p0, p1))
-BINARY(clamp_bw, v >= p0 && v <= p1 ? u : 0)
+BINARY(clamp_bw, (v > p0 || (double)p0 == -INFINITY) && (v < p1 || (double)p1 == INFINITY) ? u : 0)
 UNARY(relu, u <= 0 ? 0 : u)
 BINARY(relu_bw, v <= 0 ? 0 : u)
 FORMULA(lnot, 1, 1, u == 0)
@@ -118,8 +118,8 @@ template <class T> __device__ inline T pow_slope(T a, T b) {
     return ::pow(base, b) * ::log(base);
 }
 TERNARY(pow_db, u *pow_slope(v, w))
-TERNARY(maximum_da, v > w ? u : v == w ? u * T(0.5) : 0)
-TERNARY(minimum_da, v < w ? u : v == w ? u * T(0.5) : 0)
+TERNARY(maximum_da, v < w ? 0 : v == w ? u * T(0.5) : u)
+TERNARY(minimum_da, v > w ? 0 : v == w ? u * T(0.5) : u)
 
 UNARY(pow_cube, u *u *u)
 UNARY(pow_inverse, 1 / u)

@@ -20,7 +20,7 @@ static double meaning(int op, double a, double b, double c, double p0, double p1
     case CF_OP_square: return a * a;
     case CF_OP_square_bw: return 2 * a * b;
     case CF_OP_clamp: return fmin(fmax(a, p0), p1);
-    case CF_OP_clamp_bw: return b >= p0 && b <= p1 ? a : 0;
+    case CF_OP_clamp_bw: return b > p0 && b < p1 ? a : 0;
     case CF_OP_relu: return a > 0 ? a : 0;
     case CF_OP_relu_bw: return b > 0 ? a : 0;
     case CF_OP_leakyrelu: return a > 0 ? a : p0 * a;

@@ -349,3 +349,58 @@ describe("op", function()
     end, "fill")
   end)
 end)
+
+-- Where a function has no derivative, or a value is none, gradients are PyTorch's.
+describe("a gradient where there is no derivative", function()
+  local NAN, INF = 0 / 0, 1 / 0
+
+  local function gradient(values, f, dtype)
+    return cf.gradient(function(x) return f(x):sum() end, cf.tensor(values, {dtype = dtype or "float32"}))
+  end
+
+  it("is 0 for the deviation of equal numbers and for the norm of zeros", function()
+    for _, dtype in ipairs {"float16", "bfloat16", "float32", "float64"} do
+      for _, x in ipairs {{2, 2, 2}, {0, 0, 0}} do
+        assert.tensor_near(gradient(x, function(v) return v:std() end, dtype), {0, 0, 0})
+        assert.tensor_near(gradient(x, function(v) return v:std({correction = 0}) end, dtype), {0, 0, 0})
+      end
+      assert.tensor_near(gradient({0, 0}, function(v) return v:norm() end, dtype), {0, 0})
+      assert.tensor_near(gradient({{1, 1}, {3, 4}}, function(v) return v:std(2) + v:norm(2) end, dtype),
+        {{0.7071, 0.7071}, {0.6 - 0.7071, 0.8 + 0.7071}}, 2e-2, 1e-2)
+    end
+    assert.tensor_near(gradient({3}, function(v) return v:std() end), {NAN}) -- of one number there is none
+    assert.tensor_near(gradient({3}, function(v) return v:var() end), {NAN})
+  end)
+
+  it("does not overflow where its value fits", function()
+    assert.tensor_near(gradient({3e-39, 4e-39}, function(v) return v:norm() end), {0.6, 0.8}, 1e-3)
+    assert.tensor_near(gradient({2e38, -2e38}, function(v) return v:norm() end), {0.70711, -0.70711}, 1e-3)
+    assert.tensor_near(gradient({-1e30, 1e30}, function(v) return v:std() end), {-0.70711, 0.70711}, 1e-3)
+    assert.tensor_near(gradient({-6e-6, 6e-6}, function(v) return v:std() end, "float16"), {-0.70711, 0.70711}, 5e-2)
+  end)
+
+  it("is 0 at the bounds of clamp", function()
+    local x = {-INF, -2, -1, 0, 1, 2, INF, NAN}
+    assert.tensor_equal(gradient(x, function(v) return v:clamp(-1, 1) end), {0, 0, 0, 1, 0, 0, 0, 0})
+    assert.tensor_equal(gradient(x, function(v) return v:clamp(-1) end), {0, 0, 0, 1, 1, 1, 1, 0})
+    assert.tensor_equal(gradient(x, function(v) return v:clamp(nil, 1) end), {1, 1, 1, 1, 0, 0, 0, 0})
+  end)
+
+  it("goes to the NaN that min and max choose, in equal parts", function()
+    for _, name in ipairs {"max", "min"} do
+      local function f(v) return v[name](v) end
+      assert.tensor_equal(gradient({1, NAN, 3}, f), {0, 1, 0})
+      assert.tensor_equal(gradient({NAN, 2, NAN, 2}, f), {0.5, 0, 0.5, 0})
+      assert.tensor_equal(gradient({{NAN, 1}, {2, 2}}, function(v) return v[name](v, 2) end), {{1, 0}, {0.5, 0.5}})
+    end
+  end)
+
+  it("goes to both of maximum and minimum where one is a NaN", function()
+    for _, f in ipairs {cf.maximum, cf.minimum} do
+      local g = cf.gradient(function(m) return f(m[1], m[2]):sum() end,
+        {cf.tensor {1, NAN, NAN, 2}, cf.tensor {NAN, 1, NAN, 2}})
+      assert.tensor_equal(g[1], {1, 1, 1, 0.5})
+      assert.tensor_equal(g[2], {1, 1, 1, 0.5})
+    end
+  end)
+end)

@@ -29,7 +29,7 @@ static inline number clamp(number x, number low, number high) {
     return t > high ? high : t;
 }
 UNARY(clamp, clamp(u, p0, p1))
-BINARY(clamp_bw, ((v >= p0) & (v <= p1)) ? u : 0)
+BINARY(clamp_bw, (((v > p0) | (p0 == -(number)INFINITY)) & ((v < p1) | (p1 == (number)INFINITY))) ? u : 0)
 UNARY(relu, u <= 0 ? 0 : u)
 BINARY(relu_bw, v <= 0 ? 0 : u)
 UNARY(leakyrelu, u > 0 ? u : u * p0)
@@ -91,8 +91,8 @@ static inline number pow_db(number dy, number a, number b) {
     return dy * (M(pow)(base, b) * M(log)(base));
 }
 TERNARY(pow_db, pow_db(u, v, w))
-TERNARY(maximum_da, v > w ? u : v == w ? u * (number)0.5 : 0)
-TERNARY(minimum_da, v < w ? u : v == w ? u * (number)0.5 : 0)
+TERNARY(maximum_da, v < w ? 0 : v == w ? u * (number)0.5 : u)
+TERNARY(minimum_da, v > w ? 0 : v == w ? u * (number)0.5 : u)
 
 UNARY(pow_cube, u *u *u)
 UNARY(pow_same, u)

@@ -22,7 +22,7 @@ static inline number clamp(number x, number low, number high) {
     return t > high ? high : t;
 }
 UNARY(clamp, clamp(u, p0, p1))
-BINARY(clamp_bw, ((v >= p0) & (v <= p1)) ? u : 0)
+BINARY(clamp_bw, ((v > p0) & (v < p1)) ? u : 0)
 UNARY(relu, u <= 0 ? 0 : u)
 BINARY(relu_bw, v <= 0 ? 0 : u)
 
