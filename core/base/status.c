@@ -37,6 +37,13 @@ cfx_status cf_alloc_zero(size_t count, size_t size, void **out) {
     return *out ? CFX_OK : cf_fail(CFX_EMEMORY, "out of host memory: %zu times %zu bytes", count, size);
 }
 
+cfx_status cf_realloc(void **block, size_t bytes) {
+    void *grown = realloc(*block, bytes ? bytes : 1);
+    if (!grown) return cf_fail(CFX_EMEMORY, "out of host memory: %zu bytes", bytes);
+    *block = grown;
+    return CFX_OK;
+}
+
 /* The hook is process-wide, set before threads start or replaced under the host's own care. */
 static _Atomic(cfx_log_hook) log_hook;
 static _Atomic(void *) log_data;

@@ -7,6 +7,8 @@
 #ifndef CF_BASE_STATUS_H
 #define CF_BASE_STATUS_H
 
+#include <string.h>
+
 #include "conflux.h"
 
 #define CF_TRY(call)                           \
@@ -23,9 +25,19 @@ void cf_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Puts "prefix: " before this thread's message ("idx_read: path: ...") and returns `status`. */
 cfx_status cf_fail_in(cfx_status status, const char *prefix);
 
-/* malloc and calloc whose failure is a status.  Freed with free. */
+/* malloc, calloc and realloc whose failure is a status.  Freed with free.  A block that cannot grow stays as it was. */
 cfx_status cf_alloc(size_t bytes, void **out);
 cfx_status cf_alloc_zero(size_t count, size_t size, void **out);
+cfx_status cf_realloc(void **block, size_t bytes);
+
+/* A copy of a string. */
+static inline cfx_status cf_copy_string(const char *text, char **out) {
+    void *copy = NULL;
+    const size_t bytes = strlen(text) + 1;
+    CF_TRY(cf_alloc(bytes, &copy));
+    *out = memcpy(copy, text, bytes);
+    return CFX_OK;
+}
 
 /* a * b and a + b of sizes, false on overflow. */
 static inline int cf_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }

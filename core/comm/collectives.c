@@ -66,14 +66,13 @@ static int64_t offset_of(const cfx_tensor *x) { return x->_offset * cfx_dtype_si
 static cfx_status add_part(parts *p, const cf_part *like) {
     if (p->n == p->room) {
         const int32_t room = p->room ? p->room * 2 : 16;
-        cf_part *items = realloc(p->items, (size_t)room * sizeof *items);
-        if (!items) return cf_fail(CFX_EMEMORY, "out of host memory: a collective of %d parts", room);
+        void *items = p->items, *offsets = p->offsets;
+        CF_TRY(cf_realloc(&items, (size_t)room * sizeof *p->items));
         p->items = items;
-        int64_t *offsets = realloc(p->offsets, (size_t)room * (size_t)p->replicas * sizeof *offsets);
-        if (!offsets) return cf_fail(CFX_EMEMORY, "out of host memory: a collective of %d parts", room);
+        CF_TRY(cf_realloc(&offsets, (size_t)room * (size_t)p->replicas * sizeof *p->offsets));
         p->offsets = offsets;
         p->room = room;
-        for (int32_t k = 0; k < p->n; k++) p->items[k].offset = offsets + (int64_t)k * p->replicas;
+        for (int32_t k = 0; k < p->n; k++) p->items[k].offset = p->offsets + (int64_t)k * p->replicas;
     }
     p->items[p->n] = *like;
     p->items[p->n].offset = p->offsets + (int64_t)p->n * p->replicas;
@@ -178,6 +177,13 @@ static cfx_status run_packed(const char *function, const cf_group *group, cf_com
     return status;
 }
 
+/* Makes sure that copies of x into y, by `queues` devices, need no more memory: a list is copied as a whole or not. */
+static cfx_status copy_room(const cfx_tensor *y, const cfx_tensor *x, int32_t queues) {
+    CF_TRY(cf_refuse_void(y));
+    CF_TRY(cf_uses_room(&y->_buffer->made, 1));
+    return cf_uses_room(&x->_buffer->reads, queues);
+}
+
 /* On copies of what does not lie packed, or of all. */
 static cfx_status run_copies(const char *function, const cf_group *group, cf_combine op, const double *weights,
                              int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves, bool all) {
@@ -190,6 +196,7 @@ static cfx_status run_copies(const char *function, const cf_group *group, cf_com
         list[k] = &copies[k];
         status = all ? cfx_clone(leaves[k], &copies[k]) : cfx_contiguous(leaves[k], &copies[k]);
     }
+    for (int64_t k = 0; k < count && status == CFX_OK; k++) status = copy_room(leaves[k], &copies[k], 1);
     if (status == CFX_OK) status = run_packed(function, group, op, weights, all ? -1 : root, replicas, n, list);
     for (int64_t k = 0; k < count && status == CFX_OK; k++)
         if ((all || !cfx_is_contiguous(leaves[k])) && cf_combine_writes(op, root, (int32_t)(k / n)))
@@ -341,6 +348,8 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         even = even && cf_same_shape(in[0], in[r]) && cfx_is_contiguous(in[r]) && cfx_is_contiguous(out[r]);
     }
     if (even) return cf_remote_gather(replicas, in, out);
+    for (int32_t r = 0; r < replicas; r++)
+        for (int32_t s = 0; s < replicas; s++) CF_TRY(copy_room(out[r], in[s], replicas));
     for (int32_t r = 0; r < replicas; r++) {
         at = 0;
         for (int32_t s = 0; s < replicas; s++) {
@@ -385,7 +394,12 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
             rows_of(&copies[s], r * rows, rows, list[s]);
         }
         status = run_packed("reducescatter", group, how, NULL, group == &cf_group_levels ? -1 : r, replicas, 1, list);
-        if (status == CFX_OK) status = cf_copy_make(out[r], list[r]);
+    }
+    for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = copy_room(out[r], &copies[r], 1);
+    for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {
+        cfx_tensor part;
+        rows_of(&copies[r], r * rows, rows, &part);
+        status = cf_copy_make(out[r], &part);
     }
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);
     return status;

@@ -50,6 +50,11 @@ cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(c
                          int32_t first, int32_t nparts, const cf_part *parts, int32_t *last);
 void cf_parts_done(int32_t replicas, const cf_part *parts);
 
+/* Makes room in the replicas' buffers to note that `queues` of them read or write all parts: before the first command
+ * is enqueued, so that noting cannot fail. */
+cfx_status cf_parts_notable(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts,
+                            int32_t queues);
+
 /* Adds what a command waits for before it touches the part in replica r. */
 cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes);
 

@@ -97,6 +97,19 @@ cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool r
     return CFX_OK;
 }
 
+cfx_status cf_parts_notable(cf_combine op, int32_t root, int32_t replicas, int32_t nparts, const cf_part *parts,
+                            int32_t queues) {
+    for (int32_t k = 0; k < nparts; k++) {
+        for (int32_t r = 0; r < replicas; r++) {
+            cf_buffer *buffer = cf_part_buffer(&parts[k], r);
+            const bool writes = cf_combine_writes(op, root, r);
+            CF_TRY(cf_uses_room(writes ? &buffer->writes : &buffer->reads, queues));
+            if (writes) CF_TRY(cf_uses_room(&buffer->made, queues));
+        }
+    }
+    return CFX_OK;
+}
+
 cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(const cf_part *part, int32_t replicas),
                          int32_t first, int32_t nparts, const cf_part *parts, int32_t *last) {
     const cfx_context *context = cf_part_device(&parts[0], 0)->context;

@@ -55,17 +55,16 @@ static cfx_status enqueue_slice(cf_combine op, const double *weights, int32_t ro
 }
 
 /* The next users of what was written wait for all slices, and for what the slices did not have to wait for. */
-static cfx_status note(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, const cf_event *events) {
+static void note(cf_combine op, int32_t root, const cf_part *part, int32_t replicas, const cf_event *events) {
     for (int32_t r = 0; r < replicas; r++) {
         cf_buffer *buffer = cf_part_buffer(part, r);
         const bool writes = cf_combine_writes(op, root, r);
         for (int32_t s = 0; s < replicas; s++) { /* an event of no queue is no slice */
-            CF_TRY(cf_uses_add(writes ? &buffer->writes : &buffer->reads, events[s]));
-            if (writes) CF_TRY(cf_uses_add(&buffer->made, events[s]));
+            cf_uses_note(writes ? &buffer->writes : &buffer->reads, events[s]);
+            if (writes) cf_uses_note(&buffer->made, events[s]);
         }
         if (writes) cf_part_written(part, r);
     }
-    return CFX_OK;
 }
 
 static cfx_status combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
@@ -75,7 +74,7 @@ static cfx_status combine(cf_combine op, const double *weights, int32_t root, in
     if (nparts == 0) return CFX_OK;
     CF_TRY(cf_alloc_zero((size_t)nparts * (size_t)replicas, sizeof(cf_event), &memory));
     cf_event *events = memory;
-    cfx_status status = CFX_OK;
+    cfx_status status = cf_parts_notable(op, root, replicas, nparts, parts, replicas);
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
         status = cf_parts_room(replicas, payload, slices_of, k, nparts, parts, &end);
@@ -88,10 +87,7 @@ static cfx_status combine(cf_combine op, const double *weights, int32_t root, in
     cf_parts_done(replicas, parts);
     /* Orders are noted after all is enqueued, so parts of one buffer do not wait for each other; and also where an
      * interrupt came between, of what was enqueued before. */
-    for (k = 0; k < end; k++) {
-        const cfx_status noted = note(op, root, &parts[k], replicas, &events[k * replicas]);
-        if (status == CFX_OK) status = noted;
-    }
+    for (k = 0; k < end; k++) note(op, root, &parts[k], replicas, &events[k * replicas]);
     free(memory);
     return status;
 }

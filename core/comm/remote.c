@@ -84,16 +84,15 @@ static cfx_status enqueue_part(work *w, const cf_part *part, cf_event *events) {
     return enqueue_all("allreduce", w->n, w->devices, w->waits, w->commands, events);
 }
 
-static cfx_status note(const work *w, const cf_part *part, const cf_event *events) {
+static void note(const work *w, const cf_part *part, const cf_event *events) {
     for (int32_t r = 0; r < w->n; r++) {
         cf_buffer *buffer = cf_part_buffer(part, r);
         const bool writes = cf_combine_writes(w->like.op, w->like.root, r);
-        CF_TRY(cf_uses_add(writes ? &buffer->writes : &buffer->reads, events[r]));
+        cf_uses_note(writes ? &buffer->writes : &buffer->reads, events[r]);
         if (!writes) continue;
-        CF_TRY(cf_uses_add(&buffer->made, events[r]));
+        cf_uses_note(&buffer->made, events[r]);
         cf_part_written(part, r);
     }
-    return CFX_OK;
 }
 
 static int32_t one_each(const cf_part *part, int32_t replicas) {
@@ -109,6 +108,7 @@ cfx_status cf_remote_combine(cf_combine op, double scale, int32_t root, int32_t 
     CF_TRY(work_new(replicas, nparts, &like, &w));
     for (int32_t r = 0; r < replicas; r++) w->devices[r] = cf_part_device(&parts[0], r);
     cfx_status status = group_of(replicas, w->devices, &w->group);
+    if (status == CFX_OK) status = cf_parts_notable(op, root, replicas, nparts, parts, 1);
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
         status = cf_parts_room(replicas, sizeof(join_command), one_each, k, nparts, parts, &end);
@@ -116,10 +116,7 @@ cfx_status cf_remote_combine(cf_combine op, double scale, int32_t root, int32_t 
     }
     cf_parts_done(replicas, parts);
     /* noted after all is enqueued, as in local.c */
-    for (k = 0; k < end; k++) {
-        const cfx_status noted = note(w, &parts[k], &w->events[k * replicas]);
-        if (status == CFX_OK) status = noted;
-    }
+    for (k = 0; k < end; k++) note(w, &parts[k], &w->events[k * replicas]);
     free(w);
     return status;
 }
@@ -143,15 +140,15 @@ static cfx_status join_apart(const char *name, const cf_join *like, int32_t n, c
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
         w->waits[r].own = &w->devices[r]->queue[CF_COMM];
         for (int32_t s = 0; s < n && status == CFX_OK; s++) status = cf_wait_to_read(&w->waits[r], in[s]);
-        if (status == CFX_OK) cf_wait_to_write(&w->waits[r], out[r]);
+        if (status == CFX_OK) status = cf_wait_to_write(&w->waits[r], out[r]);
         w->commands[r] = (join_command){w->group, r, *like};
         w->commands[r].join.in = cf_data(in[r]);
         w->commands[r].join.out = cf_data(out[r]);
     }
     if (status == CFX_OK) status = enqueue_all(name, n, w->devices, w->waits, w->commands, w->events);
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
-        status = cf_did_read(in[r], w->events[r]);
-        if (status == CFX_OK) status = cf_did_write(out[r], w->events[r], CF_MAKE);
+        cf_did_read(in[r], w->events[r]);
+        cf_did_write(out[r], w->events[r], CF_MAKE);
     }
     free(w);
     return status;

@@ -44,8 +44,8 @@ static cfx_status refill(lines *l) {
     l->have -= l->at;
     l->at = 0;
     if (l->have + 1 >= l->room) {
-        char *grown = realloc(l->text, l->room * 2);
-        if (!grown) return cf_fail(CFX_EMEMORY, "%s: out of host memory: %zu bytes", l->source->path, l->room * 2);
+        void *grown = l->text;
+        if (cf_realloc(&grown, l->room * 2) != CFX_OK) return cf_fail_in(CFX_EMEMORY, l->source->path);
         l->text = grown;
         l->room *= 2;
     }
@@ -153,8 +153,9 @@ static cfx_status push(table *t, double value, int64_t column, const char *p, co
     if (t->count == t->room) {
         const size_t room = t->room ? t->room * 2 : FIRST_VALUES;
         size_t bytes;
-        unsigned char *grown = cf_mul_size(room, size, &bytes) ? realloc(t->values, bytes) : NULL;
-        if (!grown) return cf_fail(CFX_EMEMORY, "%s: out of host memory: %zu values", t->path, room);
+        void *grown = t->values;
+        if (!cf_mul_size(room, size, &bytes)) bytes = SIZE_MAX; /* what there cannot be */
+        if (cf_realloc(&grown, bytes) != CFX_OK) return cf_fail_in(CFX_EMEMORY, t->path);
         t->values = grown;
         t->room = room;
     }

@@ -96,8 +96,8 @@ static cfx_status read_values(cf_source *source, const idx_header *h, unsigned c
         have = room;
         if (have == h->bytes) break;
         room = room > h->bytes / 2 ? h->bytes : room * 2;
-        unsigned char *grown = realloc(*out, room);
-        if (!grown) return cf_fail(CFX_EMEMORY, "%s: out of host memory: %zu bytes", source->path, room);
+        void *grown = *out;
+        if (cf_realloc(&grown, room) != CFX_OK) return cf_fail_in(CFX_EMEMORY, source->path);
         *out = grown;
     }
     /* One byte more finds what does not belong here, and makes zlib check the sum at the end. */

@@ -297,8 +297,9 @@ CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line)
 static cf_fault no_memory = {.status = CFX_EMEMORY, .message = "out of host memory while a fault was recorded"};
 
 const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_command *command) {
-    cf_fault *fault = calloc(1, sizeof *fault);
-    if (!fault) return &no_memory;
+    void *memory;
+    if (cf_alloc_zero(1, sizeof(cf_fault), &memory) != CFX_OK) return &no_memory;
+    cf_fault *fault = memory;
     fault->status = status;
     if (command) {
         fault->line = command->line;

@@ -150,15 +150,19 @@ const cf_fault *cf_event_void(cf_event e) {
     return NULL;
 }
 
-/* Moves the queue's poison to its list of voids: what was skipped stays known, what comes now runs. */
-static cfx_status clear(cf_queue *queue) {
-    cf_void *voids = realloc(queue->voids, (size_t)(queue->nvoids + 1) * sizeof *voids);
-    if (!voids) return cf_fail(CFX_EMEMORY, "out of host memory while a fault was cleared");
+static cfx_status make_room_for_void(cf_queue *queue) {
+    void *voids = queue->voids;
+    CF_TRY(cf_realloc(&voids, (size_t)(queue->nvoids + 1) * sizeof *queue->voids));
     queue->voids = voids;
-    voids[queue->nvoids++] = (cf_void){atomic_load(&queue->poisoned_at), queue->last, atomic_load(&queue->fault)};
+    return CFX_OK;
+}
+
+/* Moves the queue's poison to its list of voids: what was skipped stays known, what comes now runs. */
+static void clear(cf_queue *queue) {
+    queue->voids[queue->nvoids++] =
+        (cf_void){atomic_load(&queue->poisoned_at), queue->last, atomic_load(&queue->fault)};
     atomic_store(&queue->poisoned_at, UINT64_MAX);
     atomic_store(&queue->fault, NULL);
-    return CFX_OK;
 }
 
 /* Or found by each participant of a collective. */
@@ -175,10 +179,12 @@ cfx_status cf_event_raise(cf_event e) {
     for (int32_t i = 0; i < context->nopen; i++)
         for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[q])));
     const cf_fault *fault = atomic_load(&e.queue->fault); /* only now: a device may have found an earlier one */
+    for (int32_t i = 0; i < context->nopen; i++)
+        for (int q = 0; q < CF_QUEUES; q++) CF_TRY(make_room_for_void(&context->open[i]->queue[q]));
     for (int32_t i = 0; i < context->nopen; i++) {
         for (int q = 0; q < CF_QUEUES; q++) {
             cf_queue *queue = &context->open[i]->queue[q];
-            if (is_same(atomic_load(&queue->fault), fault)) CF_TRY(clear(queue));
+            if (is_same(atomic_load(&queue->fault), fault)) clear(queue);
         }
         const cfx_device *device = context->open[i];
         if (device->backend->streams) device->backend->streams->forgive(device->state);
@@ -197,24 +203,33 @@ cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix) {
 
 static cf_event *items(cf_uses *u) { return u->items ? u->items : u->first; }
 
-cfx_status cf_uses_add(cf_uses *uses, cf_event e) {
-    if (!e.queue) return CFX_OK;
+cfx_status cf_uses_room(cf_uses *uses, int32_t n) {
+    const int32_t capacity = uses->items ? uses->capacity : 2;
+    if (uses->n + n <= capacity) return CFX_OK;
+    const int32_t wanted = uses->n + n > capacity * 2 ? uses->n + n : capacity * 2;
+    void *more;
+    CF_TRY(cf_alloc((size_t)wanted * sizeof *uses->items, &more));
+    memcpy(more, items(uses), (size_t)uses->n * sizeof *uses->items);
+    free(uses->items);
+    uses->items = more;
+    uses->capacity = wanted;
+    return CFX_OK;
+}
+
+void cf_uses_note(cf_uses *uses, cf_event e) {
+    if (!e.queue) return;
     cf_event *all = items(uses);
     for (int32_t i = 0; i < uses->n; i++) {
         if (all[i].queue != e.queue) continue;
         if (e.ticket > all[i].ticket) all[i].ticket = e.ticket;
-        return CFX_OK;
-    }
-    const int32_t capacity = uses->items ? uses->capacity : 2;
-    if (uses->n == capacity) {
-        cf_event *more = malloc((size_t)capacity * 2 * sizeof *more);
-        if (!more) return cf_fail(CFX_EMEMORY, "out of host memory: %d events", capacity * 2);
-        memcpy(more, all, (size_t)uses->n * sizeof *more);
-        free(uses->items);
-        uses->items = all = more;
-        uses->capacity = capacity * 2;
+        return;
     }
     all[uses->n++] = e;
+}
+
+cfx_status cf_uses_add(cf_uses *uses, cf_event e) {
+    CF_TRY(cf_uses_room(uses, 1));
+    cf_uses_note(uses, e);
     return CFX_OK;
 }
 

@@ -161,7 +161,12 @@ typedef struct cf_uses {
     cf_event first[2];
 } cf_uses;
 
-/* Adds e, or moves its queue's event forward to it. */
+/* Makes room for the events of n more queues, so that noting them cannot fail: before their commands are committed, for
+ * a use that is not noted would be waited for by nobody. */
+cfx_status cf_uses_room(cf_uses *uses, int32_t n);
+/* Adds e, or moves its queue's event forward to it.  There is room. */
+void cf_uses_note(cf_uses *uses, cf_event e);
+/* Both. */
 cfx_status cf_uses_add(cf_uses *uses, cf_event e);
 cfx_status cf_uses_merge(cf_uses *into, const cf_uses *from);
 void cf_uses_clear(cf_uses *uses); /* and frees */

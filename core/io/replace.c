@@ -29,7 +29,8 @@ static size_t directory_length(const char *path) {
 static cfx_status resolve(const char *path, cf_replace *out, mode_t *mode) {
     struct stat st;
     const int exists = stat(path, &st) == 0;
-    out->path = exists ? realpath(path, NULL) : strdup(path);
+    if (exists) out->path = realpath(path, NULL);
+    else CF_TRY(cf_copy_string(path, &out->path));
     if (!out->path) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
     if (exists && !S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "%s: not a regular file", path);
     if (exists) *mode = st.st_mode & 07777;

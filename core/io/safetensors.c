@@ -70,9 +70,8 @@ static cfx_status grow(void **items, size_t size, size_t count, size_t *room) {
     if (count == *room) {
         const size_t more = *room ? *room * 2 : 16;
         size_t bytes;
-        void *grown = cf_mul_size(more, size, &bytes) ? realloc(*items, bytes) : NULL;
-        if (!grown) return cf_fail(CFX_EMEMORY, "out of host memory: %zu entries", more);
-        *items = grown;
+        if (!cf_mul_size(more, size, &bytes)) return cf_fail(CFX_EMEMORY, "out of host memory: %zu entries", more);
+        CF_TRY(cf_realloc(items, bytes));
         *room = more;
     }
     memset((char *)*items + count * size, 0, size);
@@ -275,9 +274,8 @@ CFX_API cfx_status cfx_safetensors_open(const char *path, cfx_safetensors **out)
     cfx_safetensors *f;
     CF_TRY(cf_alloc_zero(1, sizeof *f, (void **)&f));
     f->fd = -1;
-    f->path = strdup(path);
     size_t length = 0;
-    cfx_status status = f->path ? CFX_OK : cf_fail(CFX_EMEMORY, "out of host memory");
+    cfx_status status = cf_copy_string(path, &f->path);
     if (status == CFX_OK) status = map_file(f, &length);
     if (status == CFX_OK) status = read_header(f, (const char *)f->map + LENGTH_BYTES, length);
     if (status == CFX_OK) status = check_entries(f);
@@ -357,8 +355,8 @@ typedef struct text {
 static cfx_status reserve(text *t, size_t more) {
     if (t->length + more <= t->room) return CFX_OK;
     const size_t room = t->room * 2 + more;
-    char *grown = realloc(t->data, room);
-    if (!grown) return cf_fail(CFX_EMEMORY, "out of host memory: a header of %zu bytes", room);
+    void *grown = t->data;
+    CF_TRY(cf_realloc(&grown, room));
     t->data = grown;
     t->room = room;
     return CFX_OK;

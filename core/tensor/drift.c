@@ -83,11 +83,12 @@ cfx_status cf_rounds_begin(int32_t replicas, int32_t n, cfx_tensor *const *leave
     return CFX_OK;
 }
 
-static cfx_status round_room(cf_round *round) {
-    if (round->n < round->room) return CFX_OK;
-    const int32_t room = round->room ? 2 * round->room : 8;
-    struct cf_noted *noted = realloc(round->noted, (size_t)room * sizeof *noted);
-    if (!noted) return cf_fail(CFX_EMEMORY, "out of host memory: %d changes", room);
+static cfx_status round_room(cf_round *round, int32_t more) {
+    const int32_t need = round->n + more;
+    if (need <= round->room) return CFX_OK;
+    const int32_t room = 2 * round->room > need ? 2 * round->room : need + 7;
+    void *noted = round->noted;
+    CF_TRY(cf_realloc(&noted, (size_t)room * sizeof *round->noted));
     round->noted = noted;
     round->room = room;
     return CFX_OK;
@@ -117,8 +118,9 @@ static cfx_status changes_room(cf_buffer *buffer, int32_t more) {
     const int32_t n = all ? all->n : 0, need = n + more;
     if (all && need <= all->room) return CFX_OK;
     const int32_t room = all && 2 * all->room > need ? 2 * all->room : need + 3;
-    cf_changes *wider = realloc(all, sizeof *all + (size_t)room * sizeof *all->items);
-    if (!wider) return cf_fail(CFX_EMEMORY, "out of host memory: %d changes", room);
+    void *memory = all;
+    CF_TRY(cf_realloc(&memory, sizeof *all + (size_t)room * sizeof *all->items));
+    cf_changes *wider = memory;
     if (!all) wider->n = wider->behind = 0;
     wider->room = room;
     buffer->changes = wider;
@@ -145,11 +147,11 @@ static const cf_buffer *round_of(int nout, int nin, cfx_tensor *const *t) {
     return NULL;
 }
 
-cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t) {
+cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t, int32_t commands) {
     const cf_buffer *source = round_of(nout, nin, t);
     if (!source) return CFX_OK;
-    for (int k = 0; k < nout; k++) CF_TRY(changes_room(t[k]->_buffer, nout)); /* they may be one */
-    return round_room(source->round);
+    for (int k = 0; k < nout; k++) CF_TRY(changes_room(t[k]->_buffer, nout * commands)); /* they may be one */
+    return round_room(source->round, commands);
 }
 
 void cf_did_change(int nout, int nin, cfx_tensor *const *t, cf_event e) {

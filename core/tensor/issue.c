@@ -17,20 +17,23 @@ bool cf_is_whole(const cfx_tensor *x) { return cf_numel(x) * cfx_dtype_size(x->_
 
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
     CF_TRY(cf_refuse_void(x));
+    CF_TRY(cf_uses_room(&x->_buffer->reads, 1));
     cf_waits_uses(waits, &x->_buffer->writes, CF_DATA);
     return CFX_OK;
 }
 
-void cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
-    const cf_buffer *buffer = x->_buffer;
+cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
+    cf_buffer *buffer = x->_buffer;
+    CF_TRY(cf_uses_room(&buffer->made, 1));
     cf_waits_uses(waits, &buffer->writes, cf_is_whole(x) ? CF_ORDER : CF_DATA);
     cf_waits_uses(waits, &buffer->reads, CF_ORDER);
     if (buffer->block->uses.n) cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
+    return CFX_OK;
 }
 
-cfx_status cf_did_read(const cfx_tensor *x, cf_event e) { return cf_uses_add(&x->_buffer->reads, e); }
+void cf_did_read(const cfx_tensor *x, cf_event e) { cf_uses_note(&x->_buffer->reads, e); }
 
-cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
+void cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
     cf_buffer *buffer = x->_buffer;
     /* The write waited for all that came before it, and took over the poison of what it leaves of that, so it stands
      * for all of it. */
@@ -40,10 +43,10 @@ cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind) {
     buffer->nbuckets = 0;
     if (kind == CF_MAKE) {
         if (cf_is_whole(x)) buffer->made.n = 0;
-        CF_TRY(cf_uses_add(&buffer->made, e));
+        cf_uses_note(&buffer->made, e);
         if (buffer->changes) cf_caught_up(x);
     }
-    return cf_uses_add(&buffer->writes, e);
+    cf_uses_note(&buffer->writes, e);
 }
 
 void cf_view_of(const cfx_tensor *x, cf_view *out) {
@@ -82,9 +85,9 @@ static cfx_status enqueue(const cf_issue *issue) {
         if (k >= issue->nout) continue;
         /* A part made in a void buffer would hide that the rest is void. */
         if (!cf_is_whole(issue->t[k])) CF_TRY(cf_refuse_void(issue->t[k]));
-        cf_wait_to_write(&waits, issue->t[k]);
+        CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
     }
-    if (issue->kind == CF_UPDATE) CF_TRY(cf_change_room(issue->nout, issue->nin, issue->t));
+    if (issue->kind == CF_UPDATE) CF_TRY(cf_change_room(issue->nout, issue->nin, issue->t, 1));
     void *payload;
     CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,
                             cf_call_bytes(views, issue->extra_bytes), &payload));
@@ -100,8 +103,8 @@ static cfx_status enqueue(const cf_issue *issue) {
     if (issue->extra_bytes) memcpy(cf_call_extra(call), issue->extra, issue->extra_bytes);
     const cf_event e = cf_queue_commit(queue);
     if (issue->kind == CF_UPDATE) cf_did_change(issue->nout, issue->nin, issue->t, e);
-    for (int k = issue->nout; k < views; k++) CF_TRY(cf_did_read(issue->t[k], e));
-    for (int k = 0; k < issue->nout; k++) CF_TRY(cf_did_write(issue->t[k], e, issue->kind));
+    for (int k = issue->nout; k < views; k++) cf_did_read(issue->t[k], e);
+    for (int k = 0; k < issue->nout; k++) cf_did_write(issue->t[k], e, issue->kind);
     return CFX_OK;
 }
 

@@ -77,10 +77,10 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
     for (int32_t i = 0; i < n; i++) {
         cf_layout_place *place = &layout->places[i];
         const cfx_tensor *x = tensors[i];
-        place->path = strdup(paths[i]);
-        if (!place->path) {
+        const cfx_status status = cf_copy_string(paths[i], &place->path);
+        if (status != CFX_OK) {
             layout_drop(layout);
-            return cf_fail(CFX_EMEMORY, "out of host memory: a layout");
+            return status;
         }
         place->dtype = x->_dtype;
         place->ndim = x->_ndim;

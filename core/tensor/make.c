@@ -22,16 +22,20 @@ CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, doub
     return cf_issue_run(&(cf_issue){.op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = {out}, .p = {start, step}});
 }
 
-/* Takes the next `words` random words of a stream: its position is always a multiple of a block's four. */
-static cfx_status advance(const char *function, cfx_context *context, int32_t stream, int64_t words, int64_t rng[3]) {
+/* Where a stream is.  It moves on, by `advance`, when nothing can fail any more. */
+static cfx_status position_of(const char *function, cfx_context *context, int32_t stream, int64_t rng[3]) {
     if (stream < 0 || stream >= CF_STREAMS)
         return cf_fail(CFX_EARG, "%s: random stream %d does not exist", function, stream);
-    cf_rng_stream *s = &context->streams[stream];
+    const cf_rng_stream *s = &context->streams[stream];
     rng[0] = (int64_t)s->seed;
     rng[1] = stream;
     rng[2] = (int64_t)s->position;
-    s->position += (uint64_t)(words + 3) / 4 * 4;
     return CFX_OK;
+}
+
+/* Past the next `words` random words: a position is always a multiple of a block's four. */
+static void advance(cfx_context *context, int32_t stream, int64_t words) {
+    context->streams[stream].position += (uint64_t)(words + 3) / 4 * 4;
 }
 
 CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, const char *kind,
@@ -57,12 +61,14 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     cf_issue issue = {.op = op, .dtype = dtype, .nout = 1, .t = {out}, .p = {a, b}};
     const int64_t words = op == CF_OP_randint || dtype == CFX_FLOAT64 ? 2 : 1;
-    const cfx_status status = advance("random", device->context, stream, cf_numel(out) * words, issue.i);
+    const cfx_status status = position_of("random", device->context, stream, issue.i);
     if (status != CFX_OK) {
         cfx_release(out);
         return status;
     }
-    return cf_issue_run(&issue);
+    CF_TRY(cf_issue_run(&issue));
+    advance(device->context, stream, cf_numel(out) * words);
+    return CFX_OK;
 }
 
 /* ---- dropout ---------------------------------------------------------------------------------------- */
@@ -85,9 +91,10 @@ CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cf
     if (!cf_is_float(x->_dtype))
         return cf_fail(CFX_EARG, "dropout: argument 'x': expected a float tensor, got %s", cfx_dtype_name(x->_dtype));
     if (!(p >= 0 && p < 1)) return cf_fail(CFX_EARG, "dropout: argument 'p': expected 0 <= p < 1, got %g", p);
-    CF_TRY(advance("dropout", cf_context(x), stream, cf_numel(x), rng));
+    CF_TRY(position_of("dropout", cf_context(x), stream, rng));
     CF_TRY(run_dropout(x, p, rng, out));
     CF_TRY(cf_record(CF_OP_dropout, cf_gradients[CF_OP_dropout], 1, &x, out, &node));
+    advance(cf_context(x), stream, cf_numel(x));
     if (!node) return CFX_OK;
     node->p[0] = p;
     memcpy(node->i, rng, sizeof rng);
@@ -235,6 +242,7 @@ CFX_API cfx_status cfx_stack(int32_t n, const cfx_tensor *const *xs, int32_t dim
     CF_TRY(cf_alloc_zero((size_t)n, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
     cfx_tensor *rows = memory;
     const cfx_tensor **list = (const cfx_tensor **)(rows + n);
+    const cf_mark mark = cf_mark_of(n, xs);
     cfx_status status = CFX_OK;
     for (int32_t k = 0; k < n && status == CFX_OK; k++) {
         status = cfx_unsqueeze(xs[k], dim, &rows[k]);
@@ -243,6 +251,7 @@ CFX_API cfx_status cfx_stack(int32_t n, const cfx_tensor *const *xs, int32_t dim
     if (status == CFX_OK) status = cfx_concat(n, list, dim, out);
     for (int32_t k = 0; k < n; k++) cfx_release(&rows[k]);
     free(memory);
+    if (status != CFX_OK) cf_rewind(mark);
     return status;
 }
 
@@ -340,6 +349,7 @@ CFX_API cfx_status cfx_tile(const cfx_tensor *x, const int64_t *count, cfx_tenso
     }
     if (n > CFX_MAX_DIMS) return cf_fail(CFX_EARG, "tile: too many dimensions are repeated");
     cfx_tensor a = {0}, b = {0}, c = {0};
+    const cf_mark mark = cf_mark_of(1, &x);
     cfx_status status = cfx_reshape(x, n, split, &a);
     if (status == CFX_OK) status = cfx_expand(&a, n, wide, &b);
     if (status == CFX_OK) status = cfx_contiguous(&b, &c);
@@ -347,5 +357,6 @@ CFX_API cfx_status cfx_tile(const cfx_tensor *x, const int64_t *count, cfx_tenso
     cfx_release(&a);
     cfx_release(&b);
     cfx_release(&c);
+    if (status != CFX_OK) cf_rewind(mark);
     return status;
 }

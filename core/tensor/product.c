@@ -82,6 +82,7 @@ static cfx_status check_matmul(const cfx_tensor *a, const cfx_tensor *b) {
 static cfx_status matmul_vector(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
     cfx_tensor x = {0}, y = {0}, z = {0}, w = {0};
     const bool row = a->_ndim == 1, column = b->_ndim == 1;
+    const cf_mark mark = cf_mark_of(2, (const cfx_tensor *[]){a, b});
     cfx_status status = row ? cfx_unsqueeze(a, 0, &x) : cfx_retain(a, &x);
     if (status == CFX_OK) status = column ? cfx_unsqueeze(b, 1, &y) : cfx_retain(b, &y);
     if (status == CFX_OK) status = cfx_matmul(&x, &y, &z);
@@ -91,6 +92,7 @@ static cfx_status matmul_vector(const cfx_tensor *a, const cfx_tensor *b, cfx_te
     cfx_release(&y);
     cfx_release(&z);
     cfx_release(&w);
+    if (status != CFX_OK) cf_rewind(mark);
     return status;
 }
 
@@ -98,6 +100,7 @@ static cfx_status matmul_vector(const cfx_tensor *a, const cfx_tensor *b, cfx_te
 static cfx_status matmul_tall(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
     int64_t flat[2] = {-1, a->_shape[a->_ndim - 1]}, shape[CFX_MAX_DIMS];
     cfx_tensor x = {0}, y = {0};
+    const cf_mark mark = cf_mark_of(2, (const cfx_tensor *[]){a, b});
     memcpy(shape, a->_shape, sizeof shape);
     shape[a->_ndim - 1] = b->_shape[1];
     cfx_status status = cfx_reshape(a, 2, flat, &x);
@@ -105,6 +108,7 @@ static cfx_status matmul_tall(const cfx_tensor *a, const cfx_tensor *b, cfx_tens
     if (status == CFX_OK) status = cfx_reshape(&y, a->_ndim, shape, out);
     cfx_release(&x);
     cfx_release(&y);
+    if (status != CFX_OK) cf_rewind(mark);
     return status;
 }
 
@@ -218,9 +222,11 @@ CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, cons
         return cf_fail(CFX_EARG, "dense: argument 'act': there is no such operation (%d)", act);
     if (act >= 0 && !fuses(act)) {
         cfx_tensor pre = {0};
+        const cf_mark mark = cf_mark_of(bias ? 3 : 2, (const cfx_tensor *[]){x, weight, bias});
         CF_TRY(cfx_dense(x, weight, bias, -1, &pre));
         const cfx_status status = cfx_unary(act, &pre, act_param(act), 0, out);
         cfx_release(&pre);
+        if (status != CFX_OK) cf_rewind(mark);
         return status;
     }
     cfx_status status = run_dense(x, weight, bias, act, out, &rows);

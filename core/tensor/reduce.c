@@ -174,6 +174,7 @@ cfx_status cf_grad_prod(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     const cfx_status status = cf_issue_run(&(cf_issue){
         .op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2, .t = {&to, &from, &x}, .i = {s.nreduced}});
     if (status != CFX_OK) {
+        g._buffer = to._buffer; /* released by the failure */
         cfx_release(&g);
         return status;
     }

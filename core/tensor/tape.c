@@ -58,8 +58,8 @@ static void node_drop(cf_node *node) {
 static cfx_status node_new(cfx_tape *tape, cf_node **out) {
     if (tape->n == tape->capacity) {
         const int32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
-        cf_node *nodes = realloc(tape->nodes, (size_t)capacity * sizeof *nodes);
-        if (!nodes) return cf_fail(CFX_EMEMORY, "out of host memory: a tape of %d operations", capacity);
+        void *nodes = tape->nodes;
+        CF_TRY(cf_realloc(&nodes, (size_t)capacity * sizeof *tape->nodes));
         tape->nodes = nodes;
         tape->capacity = capacity;
     }
@@ -120,6 +120,18 @@ cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *
     out->_node = tape->n++;
     *node = fresh;
     return CFX_OK;
+}
+
+cf_mark cf_mark_of(int nin, const cfx_tensor *const *inputs) {
+    for (int k = 0; k < nin; k++) {
+        cfx_tape *tape = tape_of(inputs[k]);
+        if (tape) return (cf_mark){tape, tape->n};
+    }
+    return (cf_mark){NULL, 0};
+}
+
+void cf_rewind(cf_mark mark) {
+    while (mark.tape && mark.tape->n > mark.n) node_drop(&mark.tape->nodes[--mark.tape->n]);
 }
 
 void cf_save(cf_node *node, const cfx_tensor *x) {

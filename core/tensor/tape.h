@@ -49,6 +49,14 @@ bool cf_watched(const cfx_tensor *x);
  * none is watched: then there is nothing to record.  Inputs of two live tapes are refused. */
 cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *const *inputs, cfx_tensor *out,
                      cf_node **node);
+/* A call that records several operations forgets those before the one that failed: how far the tape of its inputs was. */
+typedef struct cf_mark {
+    cfx_tape *tape;
+    int32_t n;
+} cf_mark;
+cf_mark cf_mark_of(int nin, const cfx_tensor *const *inputs);
+void cf_rewind(cf_mark mark);
+
 /* Keeps a handle for the gradient; in-place writes into it are refused until the tape has passed. */
 void cf_save(cf_node *node, const cfx_tensor *x);
 

@@ -106,20 +106,21 @@ cfx_status cf_refuse_void(const cfx_tensor *x);
 /* 1 if the view is all of its buffer. */
 bool cf_is_whole(const cfx_tensor *x);
 /* What a command on `queue` that reads or writes x has to wait for; a reader refuses void tensors.  A part that is
- * written rests on what was written before, for it stands for the whole from then on. */
+ * written rests on what was written before, for it stands for the whole from then on.  Makes room for the note. */
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x);
-void cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
+cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
 /* Notes that the command of event e read or wrote x. */
-cfx_status cf_did_read(const cfx_tensor *x, cf_event e);
-cfx_status cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind);
+void cf_did_read(const cfx_tensor *x, cf_event e);
+void cf_did_write(const cfx_tensor *x, cf_event e, cf_write kind);
 
 /* ---- replicas that a fault left behind (drift.c) ------------------------------------------------------ */
 
 /* Before a collective gives all replicas of [replicas][n] leaves one value: what is changed in place by it from here on
  * is changed in all of them, or in none. */
 cfx_status cf_rounds_begin(int32_t replicas, int32_t n, cfx_tensor *const *leaves);
-/* Around the commit of a command that changes t[0 .. nout) in place by t[nout .. nout + nin); the second cannot fail. */
-cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t);
+/* Around the commit of a command that changes t[0 .. nout) in place by t[nout .. nout + nin), or of so many commands like
+ * it; the second cannot fail. */
+cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t, int32_t commands);
 void cf_did_change(int nout, int nin, cfx_tensor *const *t, cf_event e);
 /* Whether a fault kept from x a change that other replicas made, as far as is known; `what` is x, for the message. */
 bool cf_is_behind(const cfx_tensor *x);

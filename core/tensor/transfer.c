@@ -86,7 +86,8 @@ static cfx_status fetch(const cfx_tensor *x, size_t at, size_t bytes, fetched *o
     CF_TRY(cf_staging_take(&cf_device(x)->staging, bytes, &out->memory));
     CF_TRY(enqueue("read", &waits, (piece){out->memory, (char *)cf_data(x) + at, bytes}, &out->here));
     cf_staging_used(&cf_device(x)->staging, out->here);
-    return cf_did_read(x, out->here);
+    cf_did_read(x, out->here);
+    return CFX_OK;
 }
 
 /* Two pieces are under way at a time.  A device may find out late that what it computed is wrong: x is asked again once
@@ -148,7 +149,7 @@ static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
     cf_queue *queue = &cf_device(y)->queue[CF_COMPUTE];
     cf_waits waits = {.own = queue};
     void *copy, *payload;
-    cf_wait_to_write(&waits, y);
+    CF_TRY(cf_wait_to_write(&waits, y));
     CF_TRY(cf_alloc(bytes, &copy));
     const cfx_status status =
         cf_queue_reserve(queue, run_parcel, "from", CF_ALWAYS, waits.items, waits.n, sizeof(parcel), &payload);
@@ -157,7 +158,8 @@ static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
         return status;
     }
     *(parcel *)payload = (parcel){cf_data(y), memcpy(copy, from, bytes), bytes};
-    return cf_did_write(y, cf_queue_commit(queue), CF_MAKE);
+    cf_did_write(y, cf_queue_commit(queue), CF_MAKE);
+    return CFX_OK;
 }
 
 static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
@@ -167,12 +169,12 @@ static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
         const size_t n = piece_bytes(at, bytes);
         cf_event sent;
         void *memory;
-        cf_wait_to_write(&waits, y);
+        CF_TRY(cf_wait_to_write(&waits, y));
         CF_TRY(cf_staging_take(staging, n, &memory));
         memcpy(memory, from + at, n);
         CF_TRY(enqueue("from", &waits, (piece){(char *)cf_data(y) + at, memory, n}, &sent));
         cf_staging_used(staging, sent);
-        CF_TRY(cf_did_write(y, sent, CF_MAKE));
+        cf_did_write(y, sent, CF_MAKE);
     }
     return CFX_OK;
 }
@@ -209,10 +211,11 @@ static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t b
     cf_waits waits = {.own = &cf_device(y)->queue[CF_COMM]};
     cf_event e;
     CF_TRY(cf_wait_to_read(&waits, x));
-    cf_wait_to_write(&waits, y);
+    CF_TRY(cf_wait_to_write(&waits, y));
     CF_TRY(enqueue("to", &waits, (piece){cf_data(y), cf_data(x), bytes}, &e));
-    CF_TRY(cf_did_read(x, e));
-    return cf_did_write(y, e, CF_MAKE);
+    cf_did_read(x, e);
+    cf_did_write(y, e, CF_MAKE);
+    return CFX_OK;
 }
 
 /* One of the two is the host's: its worker copies to or from staging memory, the other's worker the other half. */
@@ -224,12 +227,13 @@ static cfx_status transfer_piece(const cfx_tensor *x, cfx_tensor *y, cf_staging 
     CF_TRY(cf_staging_take(staging, bytes, &memory));
     CF_TRY(enqueue("to", &reads, (piece){memory, (char *)cf_data(x) + at, bytes}, &read));
     cf_staging_used(staging, read);
-    CF_TRY(cf_did_read(x, read));
+    cf_did_read(x, read);
     cf_waits_event(&writes, read, CF_DATA);
-    cf_wait_to_write(&writes, y);
+    CF_TRY(cf_wait_to_write(&writes, y));
     CF_TRY(enqueue("to", &writes, (piece){(char *)cf_data(y) + at, memory, bytes}, &written));
     cf_staging_used(staging, written);
-    return cf_did_write(y, written, CF_MAKE);
+    cf_did_write(y, written, CF_MAKE);
+    return CFX_OK;
 }
 
 cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y) {

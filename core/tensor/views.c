@@ -136,9 +136,11 @@ CFX_API cfx_status cfx_reshape(const cfx_tensor *x, int32_t ndim, const int64_t 
     CF_TRY(resolve(x, ndim, shape, full));
     if (!strides_for(x, ndim, full, stride)) {
         cfx_tensor packed = {0};
+        const cf_mark mark = cf_mark_of(1, &x);
         CF_TRY(cfx_clone(x, &packed)); /* recorded by itself where x is watched */
         const cfx_status status = cfx_reshape(&packed, ndim, full, out);
         cfx_release(&packed);
+        if (status != CFX_OK) cf_rewind(mark);
         return status;
     }
     cf_alias(x, out);

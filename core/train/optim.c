@@ -127,10 +127,9 @@ static cfx_status make_slots(const update *u, slot **out, int32_t *n) {
     for (int32_t k = 0; k < u->count; k++) {
         if (find_slot(u, *out, *n, k) >= 0) continue;
         const int32_t leaf = u->stretches[k].leaf;
-        slot *slots = realloc(*out, (size_t)(*n + 1) * sizeof *slots), *fresh; /* there are few */
-        if (!slots) return cf_fail(CFX_EMEMORY, "out of host memory: the numbers of an update");
-        *out = slots;
-        fresh = &slots[*n];
+        void *memory = *out;
+        CF_TRY(cf_realloc(&memory, (size_t)(*n + 1) * sizeof **out)); /* there are few */
+        slot *slots = *out = memory, *fresh = &slots[*n];
         *fresh = (slot){.device = cf_device(u->lists[leaf]), .step = u->step - (u->missed ? u->missed[leaf] : 0)};
         while (slots[fresh->first].device != fresh->device) fresh->first++;
         CF_TRY(make_slot(fresh->device, u->kind, u->rule, fresh->step, &fresh->numbers));
@@ -268,10 +267,28 @@ static cfx_status update_stretch(const update *u, int32_t k, cfx_tensor *numbers
     return cf_issue_run(&issue);
 }
 
+/* Once the first stretch is updated nothing may fail: what the others need is made sure of before. */
+static cfx_status update_room(const update *u) {
+    const int32_t lists = 2 + cf_rule_kind_states(u->kind);
+    for (int32_t k = 0; k < u->count; k++) {
+        cfx_tensor *t[2 + MAX_STATES]; /* parameter, states, gradient */
+        for (int32_t r = 0; r < lists; r++) {
+            cfx_tensor *x = u->lists[(int64_t)r * u->n + u->stretches[k].leaf];
+            CF_TRY(cf_refuse_void(x));
+            CF_TRY(cf_uses_room(&x->_buffer->reads, 1));
+            CF_TRY(cf_uses_room(&x->_buffer->made, 1));
+            t[r == 0 ? 0 : r == 1 ? lists - 1 : r - 1] = x;
+        }
+        CF_TRY(cf_change_room(lists - 1, 1, t, u->count));
+    }
+    return CFX_OK;
+}
+
 static cfx_status run_update(const update *u) {
     int32_t n = 0;
     slot *slots = NULL;
-    cfx_status status = make_slots(u, &slots, &n);
+    cfx_status status = update_room(u);
+    if (status == CFX_OK) status = make_slots(u, &slots, &n);
     if (status == CFX_OK && u->rule->clip_norm > 0) status = clip(u, slots, n);
     for (int32_t k = 0; k < u->count && status == CFX_OK; k++)
         status = update_stretch(u, k, &slots[find_slot(u, slots, n, k)].numbers);

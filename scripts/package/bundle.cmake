@@ -37,6 +37,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
       set_target_properties(c_tests PROPERTIES LINKER_LANGUAGE CXX)
     endif()
     target_link_libraries(c_tests PRIVATE conflux_static)
+    target_link_options(c_tests PRIVATE ${wrap_allocations})
     set_target_properties(c_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
       BUILD_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # of the bundle
     list(APPEND targets c_tests)

@@ -56,6 +56,24 @@ static inline int says(const char *part) {
     return holds;
 }
 
+/* All that the device's pool could still lend: its limit is what it has then. */
+typedef struct hoard {
+    int n;
+    cf_block *blocks[1 << 15];
+} hoard;
+
+static inline void fill_hoard(cfx_device *device, hoard *h) {
+    CHECK_STATUS(cfx_sync(device->context, NULL), CFX_OK);
+    cfx_memory_trim(device->context);
+    device->pool.limit = device->pool.reserved;
+    h->n = 0;
+    for (size_t bytes = 1 << 22; bytes >= CF_ALIGN; bytes /= 2)
+        while (h->n < 1 << 15 && cf_pool_take(&device->pool, bytes, &h->blocks[h->n]) == CFX_OK) h->n++;
+}
+static inline void empty_hoard(cfx_device *device, hoard *h) {
+    while (h->n > 0) cf_pool_give(&device->pool, h->blocks[--h->n]);
+}
+
 /* ---- commands --------------------------------------------------------------------------------------- */
 
 /* Enqueues `run` with a copy of `payload`, behind the data of at most 8 events. */

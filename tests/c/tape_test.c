@@ -501,27 +501,12 @@ typedef struct wide {
     cfx_layout *layout;
 } wide;
 
-/* All that the pool could still lend. */
-typedef struct hoard {
-    int n;
-    cf_block *blocks[1 << 15];
-} hoard;
-
-static void fill_hoard(hoard *h) {
-    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
-    cfx_memory_trim(context);
-    cpu->pool.limit = cpu->pool.reserved;
-    h->n = 0;
-    for (size_t bytes = 1 << 22; bytes >= CF_ALIGN; bytes /= 2)
-        while (h->n < 1 << 15 && cf_pool_take(&cpu->pool, bytes, &h->blocks[h->n]) == CFX_OK) h->n++;
-}
-
 /* Walks back, and whenever there is no memory gives a little and goes on.  Returns how often that was. */
 static int walk_in_want(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads, int accumulate) {
     int failed = 0;
     hoard *h = malloc(sizeof *h);
     const size_t limit = cpu->pool.limit;
-    fill_hoard(h);
+    fill_hoard(cpu, h);
     cfx_status status = cfx_tape_backward(tape, loss, grads, accumulate);
     for (; status == CFX_EMEMORY; failed++) {
         if (h->n > 0) {
@@ -534,7 +519,7 @@ static int walk_in_want(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *cons
         status = cfx_tape_backward(tape, loss, grads, accumulate);
     }
     CHECK_STATUS(status, CFX_OK);
-    while (h->n > 0) cf_pool_give(&cpu->pool, h->blocks[--h->n]);
+    empty_hoard(cpu, h);
     cpu->pool.limit = limit;
     free(h);
     return failed;

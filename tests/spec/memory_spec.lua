@@ -65,4 +65,19 @@ end
 ]])
     assert.equal("", out)
   end)
+
+  it("lends a number the room of a larger tensor where there is no other #program", function()
+    local out = run("18M", [[
+local cf = require "conflux"
+local t = {}
+for i = 1, 9 do t[i] = cf.zeros(2 ^ 19) end -- 2 MiB, of which four share a stretch of memory
+for _, i in ipairs {3, 4, 5, 7, 8, 9} do t[i]:release() end
+local x = cf.full(3, 1)
+print(x:item(), cf.memory().reserved <= cf.memory().limit)
+x:release()
+t[3] = cf.zeros(2 ^ 19)
+print(t[3]:sum():item())
+]])
+    assert.equal("3\ttrue\n0\n", out)
+  end)
 end)
