@@ -76,6 +76,14 @@ static cfx_status slab_new(cf_pool *pool, size_t bytes, int class_index, cf_slab
     return CFX_OK;
 }
 
+static cfx_status cut(cf_pool *pool, cf_slab *slab, size_t size, cf_block **out) {
+    CF_TRY(header(pool, out));
+    **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab};
+    slab->used += size;
+    slab->cut++;
+    return CFX_OK;
+}
+
 /* A block that no bin had: cut from the class's open slab, or a slab of its own. */
 static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
     cf_slab *slab = pool->open[c];
@@ -88,11 +96,7 @@ static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
         if (slab_new(pool, bytes, c, &slab) != CFX_OK) CF_TRY(slab_new(pool, size, c, &slab));
         pool->open[c] = slab;
     }
-    CF_TRY(header(pool, out));
-    **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab};
-    slab->used += size;
-    slab->cut++;
-    return CFX_OK;
+    return cut(pool, slab, size, out);
 }
 
 /* Waits for the last uses of the blocks that nobody owns.  The host may be steps ahead of the device, and what it
@@ -109,21 +113,47 @@ static cfx_status no_room(const cf_pool *pool, size_t bytes) {
                    pool->in_use, pool->reserved, pool->limit);
 }
 
+static cf_block *pop(cf_pool *pool, int c) {
+    cf_block *block = pool->bins[c];
+    if (!block) return NULL;
+    pool->bins[c] = block->next;
+    block->next = NULL;
+    return block;
+}
+
+static size_t size_of(int c) { return ((size_t)CF_ALIGN << (c / 4)) / 4 * (size_t)(4 + c % 4); }
+
+/* The smallest block of the classes [from, end) that is unused, or not cut yet; it keeps its class, and goes back into
+ * that bin. */
+static cf_block *larger(cf_pool *pool, int from, int end) {
+    for (int c = from; c < end; c++) {
+        cf_block *block = pop(pool, c);
+        cf_slab *slab = pool->open[c];
+        if (!block && slab && slab->used + size_of(c) <= slab->bytes && cut(pool, slab, size_of(c), &block) != CFX_OK)
+            return NULL;
+        if (block) return block;
+    }
+    return NULL;
+}
+
+/* Where no slab can be made, a block of up to twice the size serves: less is lost by it than by a wait.  A larger one
+ * serves only where nothing else is left, for it may be held long by a small tensor. */
+enum { TWICE = 4 };
+
 cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     size_t size;
     if (bytes > MOST_BYTES) return no_room(pool, bytes);
-    const int c = class_of(bytes, &size);
-    cf_block *block = pool->bins[c];
-    if (block) {
-        pool->bins[c] = block->next;
-        block->next = NULL;
-    } else if (grow(pool, size, c, &block) != CFX_OK) {
+    const int c = class_of(bytes, &size), near = c + TWICE < CF_CLASSES ? c + TWICE + 1 : CF_CLASSES;
+    cf_block *block = pop(pool, c);
+    if (!block && grow(pool, size, c, &block) != CFX_OK) block = larger(pool, c + 1, near);
+    if (!block) {
         CF_TRY(wait_for_unused(pool));
         cf_pool_trim(pool);
-        if (grow(pool, size, c, &block) != CFX_OK) return no_room(pool, bytes);
+        if (grow(pool, size, c, &block) != CFX_OK) block = larger(pool, c + 1, CF_CLASSES);
+        if (!block) return no_room(pool, bytes);
     }
     block->slab->live++;
-    pool->in_use += size;
+    pool->in_use += block->size;
     pool->blocks++;
     if (pool->in_use > pool->peak) pool->peak = pool->in_use;
     *out = block;

@@ -41,7 +41,8 @@ struct cf_pool {
 cfx_status cf_pool_init(cf_pool *pool, const cf_backend *backend, void *state, size_t limit);
 void cf_pool_free(cf_pool *pool);
 
-/* At least `bytes`; bytes 0 gives a block of the smallest class.  CFX_EMEMORY, with byte counts, after what is
+/* At least `bytes`; bytes 0 gives a block of the smallest class, and where there is no memory for one of its class an
+ * unused larger one serves.  CFX_EMEMORY, with byte counts, after what is
  * unused was given back to the system. */
 cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out);
 /* Cannot fail.  The block's `uses` must name what still reads or writes it. */

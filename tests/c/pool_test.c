@@ -137,6 +137,62 @@ TEST(a_limit_can_be_used_up_by_small_blocks) {
     cf_pool_free(&pool);
 }
 
+TEST(where_nothing_else_is_left_an_unused_larger_block_serves_and_keeps_its_class) {
+    cf_pool pool = new_pool((size_t)1 << 40);
+    cf_block *a = take(&pool, 300 << 10), *b = take(&pool, 300 << 10), *c = take(&pool, 300 << 10);
+    pool.limit = pool.reserved;
+    const size_t in_use = pool.in_use, size = c->size;
+    cf_block *fresh = take(&pool, 4); /* of what no block was cut from yet */
+    if (!CHECK(fresh != NULL)) return;
+    CHECK_EQ(fresh->size, size);
+    CHECK_EQ(pool.in_use, in_use + size);
+    cf_pool_give(&pool, fresh);
+    CHECK(take(&pool, 300 << 10) == fresh);
+    cf_pool_give(&pool, c); /* b holds their slab */
+    cf_block *small = take(&pool, 4);
+    if (!CHECK(small == c)) return;
+    cf_pool_give(&pool, fresh);
+    CHECK_EQ(pool.in_use, in_use);
+    CHECK_EQ(pool.blocks, 3);
+    CHECK_EQ(small->size, size);
+    cf_pool_give(&pool, small);
+    CHECK_EQ(pool.in_use, in_use - size);
+    cf_block *again = take(&pool, 300 << 10);
+    CHECK(again == c);
+    cf_pool_give(&pool, again);
+    cf_pool_give(&pool, b);
+    cf_pool_give(&pool, a);
+    cf_pool_trim(&pool);
+    CHECK_EQ(pool.reserved, 0);
+    cf_pool_free(&pool);
+}
+
+TEST(a_small_block_does_not_hold_a_large_one_that_could_be_given_back) {
+    cf_pool pool = new_pool(2 << 20);
+    cf_block *large = take(&pool, 1 << 20), *keep = take(&pool, 1 << 20);
+    cf_pool_give(&pool, large);
+    cf_block *small = take(&pool, 4);
+    CHECK_EQ(small->size, CF_ALIGN);
+    cf_pool_give(&pool, small);
+    cf_pool_give(&pool, keep);
+    cf_pool_free(&pool);
+}
+
+TEST(the_smallest_larger_block_serves) {
+    cf_pool pool = new_pool((size_t)1 << 40);
+    cf_block *blocks[6], *small;
+    for (int i = 0; i < 6; i++) blocks[i] = take(&pool, (size_t)(i < 3 ? 500 : 300) << 10);
+    pool.limit = pool.reserved;
+    cf_pool_give(&pool, blocks[2]);
+    cf_pool_give(&pool, blocks[5]);
+    small = take(&pool, 100 << 10);
+    CHECK(small == blocks[5]);
+    for (int i = 0; i < 5; i++)
+        if (i != 2) cf_pool_give(&pool, blocks[i]);
+    cf_pool_give(&pool, small);
+    cf_pool_free(&pool);
+}
+
 TEST(a_host_that_runs_ahead_does_not_run_out_of_memory) {
     cfx_context *context = new_context_of("cpu*2", 12 << 20);
     cfx_device *a = cfx_device_at(context, 0);
