@@ -195,7 +195,7 @@ void cf_packed_strides(int32_t ndim, const int64_t *shape, int64_t *stride) {
 
 void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
     x->_ndim = (uint8_t)ndim;
-    memmove(x->_shape, shape, (size_t)ndim * sizeof *shape);
+    if (ndim > 0) memmove(x->_shape, shape, (size_t)ndim * sizeof *shape); /* no dimensions: shape may be NULL */
     cf_packed_strides(ndim, shape, x->_stride);
 }
 

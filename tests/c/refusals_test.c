@@ -146,6 +146,7 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_reduce_to("sum", 0, 2, 1, EACH(&a, x)));
     CALL(cfx_broadcast(0, 2, 1, EACH(&a, x)));
     CALL(cfx_common(2, 1, EACH(&a, x)));
+    CALL(cfx_check_replicas("f", -1, 2, 1, EACH(&a, x), NULL));
     CALL(cfx_allgather(1, ALL(x), EACH(&a)));
     CALL(cfx_allgather(1, ALL(&a), EACH(x)));
     CALL(cfx_reduce_scatter("sum", 1, ALL(x), EACH(&a)));
