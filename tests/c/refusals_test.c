@@ -145,6 +145,7 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_allreduce("sum", 1, 1, EACH(x)));
     CALL(cfx_reduce_to("sum", 0, 2, 1, EACH(&a, x)));
     CALL(cfx_broadcast(0, 2, 1, EACH(&a, x)));
+    CALL(cfx_weighted_mean((const double[]){1, 2}, -1, 2, 1, EACH(&a, x)));
     CALL(cfx_common(2, 1, EACH(&a, x)));
     CALL(cfx_check_replicas("f", -1, 2, 1, EACH(&a, x), NULL));
     CALL(cfx_allgather(1, ALL(x), EACH(&a)));
