@@ -469,10 +469,12 @@ typedef struct cfx_loader_options {
     int32_t prefetch; /* steps made ahead */
     uint64_t seed;
 } cfx_loader_options;
-/* A loader over n CPU tensors of equal length, which it holds.  Its own thread gathers the samples. */
+/* A loader over n CPU tensors of equal length, which it holds, and which cannot be written in place meanwhile.  Its own
+ * thread gathers the samples. */
 CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
                                   cfx_device *const *devices, cfx_loader **out);
-/* Stops the loader's thread and gives its columns up.  NULL does nothing. */
+/* Stops the loader's thread and gives its columns up.  NULL does nothing.  A loader that outlives its context can only
+ * be freed. */
 CFX_API void cfx_loader_free(cfx_loader *loader);
 /* Steps of an epoch. */
 CFX_API int32_t cfx_loader_steps(const cfx_loader *loader);

@@ -222,8 +222,11 @@ static cfx_status run(const char *function, cf_combine op, const double *weights
     }
     const bool common = replicas > 1 && (root < 0 || op == CF_COMBINE_COPY);
     if (common && op != CF_COMBINE_COPY) CF_TRY(cf_rounds_begin(replicas, n, leaves));
-    if (packed && !all) CF_TRY(run_packed(function, group, op, weights, root, replicas, n, leaves));
-    else CF_TRY(run_copies(function, group, op, weights, root, replicas, n, leaves, all));
+    cfx_context *context = cf_context(leaves[0]);
+    const cfx_status status = packed && !all ? run_packed(function, group, op, weights, root, replicas, n, leaves)
+                                             : run_copies(function, group, op, weights, root, replicas, n, leaves, all);
+    cf_interrupts_resume(context);
+    CF_TRY(status);
     for (int64_t k = 0; common && k < (int64_t)replicas * n; k++) cf_caught_up(leaves[k]);
     return CFX_OK;
 }
@@ -350,16 +353,19 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
     if (even) return cf_remote_gather(replicas, in, out);
     for (int32_t r = 0; r < replicas; r++)
         for (int32_t s = 0; s < replicas; s++) CF_TRY(copy_room(out[r], in[s], replicas));
+    cfx_status status = CFX_OK;
     for (int32_t r = 0; r < replicas; r++) {
         at = 0;
-        for (int32_t s = 0; s < replicas; s++) {
+        for (int32_t s = 0; s < replicas && status == CFX_OK; s++) {
             cfx_tensor part;
             rows_of(out[r], at, in[s]->_shape[0], &part);
-            if (!cf_is_same(&part, in[s])) CF_TRY(cf_copy_make(&part, in[s]));
+            if (!cf_is_same(&part, in[s])) status = cf_copy_make(&part, in[s]);
+            if (status == CFX_OK) cf_interrupts_hold(cf_context(in[s]));
             at += in[s]->_shape[0];
         }
     }
-    return CFX_OK;
+    cf_interrupts_resume(cf_context(in[0]));
+    return status;
 }
 
 CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
@@ -401,6 +407,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
         rows_of(&copies[r], r * rows, rows, &part);
         status = cf_copy_make(out[r], &part);
     }
+    cf_interrupts_resume(cf_context(in[0]));
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);
     return status;
 }

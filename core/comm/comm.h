@@ -45,7 +45,9 @@ cfx_status cf_remote_scatter(cf_combine op, int32_t replicas, const cfx_tensor *
 
 /* Makes sure that the communication queues of the replicas' devices have room for parts from `first` on, each with a
  * command of `payload` on the first `commands(part)` of them, before the first is enqueued; *last says how far.  All
- * but lists of thousands of tensors fit at once.  cf_parts_done ends the promise. */
+ * but lists of thousands of tensors fit at once.  cf_parts_done ends the promise.  An interrupt can end the wait for the
+ * first room; from then on interrupts wait until the caller of the group resumes them, for replicas of which only some
+ * were joined would differ. */
 cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(const cf_part *part, int32_t replicas),
                          int32_t first, int32_t nparts, const cf_part *parts, int32_t *last);
 void cf_parts_done(int32_t replicas, const cf_part *parts);

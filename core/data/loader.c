@@ -10,10 +10,12 @@
  * slots themselves need no lock.  Cancelling needs no waiting either: begin raises `turn` and sets both counts
  * back; a step gathered for an older turn is not counted, and the thread alone writes to slots.
  *
- * The columns must not be written to while the loader lives, and the loader is freed before its context.
+ * The thread reads the columns as it likes, so that writing to them in place is refused while the loader lives.  A
+ * loader ends with its context: what is called on it later fails.  In a child of fork there is no thread to end.
  */
 #include "base/rng.h"
 #include "base/status.h"
+#include "tensor/tensor.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -27,7 +29,7 @@ enum { LAST_DROP, LAST_PAD, LAST_KEEP };
 enum { LOOK_EVERY_NS = 50 * 1000 * 1000 /* a host that waits looks at the interrupt flag this often */ };
 
 typedef struct column {
-    cfx_tensor tensor;         /* the loader's own handle */
+    cf_reader reader;          /* of the loader's own handle */
     const unsigned char *rows; /* [samples, row] bytes */
     size_t row;
     unsigned char **slots; /* [slots][capacity, row] bytes */
@@ -35,7 +37,8 @@ typedef struct column {
 
 struct cfx_loader {
     cfx_loader_options options;
-    cfx_context *context;
+    cfx_context *context;            /* NULL: it has ended */
+    struct cfx_loader *next, **link; /* of the context's list */
     cfx_device **devices;
     cfx_tensor *pins; /* one small tensor per device: a device that we deliver to must not vanish */
     column *columns;
@@ -147,6 +150,48 @@ static cfx_status start_thread(cfx_loader *l) {
     return CFX_OK;
 }
 
+static void end_thread(cfx_loader *l) {
+    if (l->has_thread) {
+        pthread_mutex_lock(&l->mutex);
+        l->quit = 1;
+        pthread_cond_signal(&l->work);
+        pthread_mutex_unlock(&l->mutex);
+        pthread_join(l->thread, NULL);
+    }
+    if (l->has_ready) pthread_cond_destroy(&l->ready);
+    if (l->has_work) pthread_cond_destroy(&l->work);
+    if (l->has_mutex) pthread_mutex_destroy(&l->mutex);
+}
+
+/* Gives up all that is the context's. */
+static void end(cfx_loader *l) {
+    if (!l->context) return;
+    if (!cf_is_forked(l->context)) end_thread(l); /* in a child even the locks may be held, by nobody */
+    for (int32_t i = 0; l->columns && i < l->n; i++) cf_reader_end(&l->columns[i].reader);
+    for (int32_t d = 0; l->pins && d < l->options.devices; d++) cfx_release(&l->pins[d]);
+    *l->link = l->next;
+    if (l->next) l->next->link = l->link;
+    l->context = NULL;
+}
+
+static void end_all(cfx_context *context) {
+    while (context->loaders) end(context->loaders);
+}
+
+static void begin(cfx_loader *l, cfx_context *context) {
+    l->context = context;
+    l->next = context->loaders;
+    l->link = &context->loaders;
+    if (l->next) l->next->link = &l->next;
+    context->loaders = l;
+    context->end_loaders = end_all;
+}
+
+/* Whether anything can be done with it. */
+static cfx_status check_alive(cfx_loader *l) {
+    return l->context ? cf_interrupted(l->context) : cf_fail(CFX_ESTATE, "the loader's context has ended");
+}
+
 /* ---- making one ------------------------------------------------------------------------------------ */
 
 static cfx_status check_options(const cfx_loader_options *o, int32_t n, const cfx_tensor *const *columns,
@@ -178,9 +223,10 @@ static cfx_status take_column(cfx_loader *l, int32_t i, const cfx_tensor *x) {
                        x->_shape[0], l->samples);
     if (!cfx_is_contiguous(x)) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is not contiguous", i);
     CF_TRY(cfx_wait(x));
-    CF_TRY(cfx_detach(x, &c->tensor));
+    if (cf_context(x) != l->context) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is of another context", i);
+    CF_TRY(cf_reader_begin(&c->reader, x));
     void *rows = NULL;
-    CF_TRY(cfx_pointer(&c->tensor, &rows));
+    CF_TRY(cfx_pointer(&c->reader.tensor, &rows));
     size_t bytes = (size_t)cfx_dtype_size(x->_dtype);
     for (int32_t d = 1; d < x->_ndim; d++) bytes *= (size_t)x->_shape[d]; /* the tensor exists: no overflow */
     if (!rows && bytes && l->samples)
@@ -231,7 +277,7 @@ static cfx_status build(cfx_loader *l, const cfx_tensor *const *columns, cfx_dev
     CF_TRY(cf_alloc_zero(count, sizeof(cfx_device *), (void **)&l->devices));
     CF_TRY(cf_alloc_zero(count, sizeof *l->pins, (void **)&l->pins));
     memcpy(l->devices, devices, count * sizeof(cfx_device *));
-    l->context = cfx_device_context(devices[0]);
+    begin(l, cfx_device_context(devices[0]));
     for (int32_t i = 0; i < l->n; i++) CF_TRY(take_column(l, i, columns[i]));
     CF_TRY(plan_steps(l));
     CF_TRY(take_memory(l));
@@ -257,23 +303,12 @@ CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, 
 
 CFX_API void cfx_loader_free(cfx_loader *l) {
     if (!l) return;
-    if (l->has_thread) {
-        pthread_mutex_lock(&l->mutex);
-        l->quit = 1;
-        pthread_cond_signal(&l->work);
-        pthread_mutex_unlock(&l->mutex);
-        pthread_join(l->thread, NULL);
-    }
-    if (l->has_ready) pthread_cond_destroy(&l->ready);
-    if (l->has_work) pthread_cond_destroy(&l->work);
-    if (l->has_mutex) pthread_mutex_destroy(&l->mutex);
+    end(l);
     for (int32_t i = 0; l->columns && i < l->n; i++) {
         column *c = &l->columns[i];
         for (int64_t s = 0; c->slots && s < l->slots; s++) free(c->slots[s]);
         free(c->slots);
-        cfx_release(&c->tensor);
     }
-    for (int32_t d = 0; l->pins && d < l->options.devices; d++) cfx_release(&l->pins[d]);
     free(l->columns);
     free(l->devices);
     free(l->pins);
@@ -290,7 +325,8 @@ CFX_API cfx_status cfx_loader_begin(cfx_loader *l, int64_t epoch, int64_t step) 
     if (epoch < 0) return cf_fail(CFX_EARG, "loader_begin: epoch is %" PRId64 "; expected at least 0", epoch);
     if (step < 0 || step > l->steps)
         return cf_fail(CFX_EARG, "loader_begin: step is %" PRId64 "; expected 0 to %" PRId64, step, l->steps);
-    CF_TRY(cfx_check(l->context));
+    const cfx_status status = check_alive(l);
+    if (status != CFX_OK) return status == CFX_ESTATE ? cf_fail_in(status, "loader_begin") : status;
     pthread_mutex_lock(&l->mutex);
     l->turn++;
     l->epoch = epoch;
@@ -314,11 +350,11 @@ static struct timespec next_look(void) {
 
 /* Waits until step `taken` is made; it then stays in its slot until it is given back. */
 static cfx_status wait_for_step(cfx_loader *l) {
-    cfx_status status = cfx_check(l->context);
+    cfx_status status = CFX_OK;
     pthread_mutex_lock(&l->mutex);
     while (status == CFX_OK && l->made == l->taken) {
         const struct timespec until = next_look();
-        if (pthread_cond_timedwait(&l->ready, &l->mutex, &until) == ETIMEDOUT) status = cfx_check(l->context);
+        if (pthread_cond_timedwait(&l->ready, &l->mutex, &until) == ETIMEDOUT) status = cf_interrupted(l->context);
     }
     pthread_mutex_unlock(&l->mutex);
     return status;
@@ -336,14 +372,16 @@ static cfx_status deliver(const cfx_loader *l, int32_t d, int32_t i, int64_t slo
                           cfx_tensor *out) {
     const column *c = &l->columns[i];
     int64_t shape[CFX_MAX_DIMS];
-    memcpy(shape, c->tensor._shape, sizeof shape);
+    memcpy(shape, c->reader.tensor._shape, sizeof shape);
     shape[0] = count;
     const unsigned char *rows = c->slots[slot] + (size_t)first * c->row;
-    return cfx_from_host(l->devices[d], c->tensor._dtype, c->tensor._ndim, shape, rows, out);
+    return cfx_from_host(l->devices[d], c->reader.tensor._dtype, c->reader.tensor._ndim, shape, rows, out);
 }
 
 CFX_API cfx_status cfx_loader_next(cfx_loader *l, int64_t *counts, cfx_tensor *const *batch, int32_t *more) {
     if (!l || !counts || !batch || !more) return cf_fail(CFX_EARG, "loader_next: an argument is NULL");
+    cfx_status status = check_alive(l);
+    if (status != CFX_OK) return status == CFX_ESTATE ? cf_fail_in(status, "loader_next") : status;
     /* Only this thread changes turn, first and taken. */
     if (!l->turn) return cf_fail(CFX_ESTATE, "loader_next: no epoch was begun");
     const int32_t devices = l->options.devices;
@@ -361,7 +399,7 @@ CFX_API cfx_status cfx_loader_next(cfx_loader *l, int64_t *counts, cfx_tensor *c
     for (int32_t d = 0; d < devices; d++) {
         const int64_t count = device_samples(l, samples, d);
         for (int32_t i = 0; i < l->n; i++) {
-            const cfx_status status = deliver(l, d, i, slot, first, count, batch[d * l->n + i]);
+            status = deliver(l, d, i, slot, first, count, batch[d * l->n + i]);
             if (status == CFX_OK) continue;
             for (int32_t k = 0; k <= d * l->n + i; k++) cfx_release(batch[k]);
             return status;

@@ -201,6 +201,7 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
     cfx_device *cpu;
     cfx_status status =
         pthread_mutex_init(&context->lock, NULL) == 0 ? CFX_OK : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
+    if (status == CFX_OK) status = cf_fork_watch(context);
     if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
     char spec[CF_DEFAULT_SPEC_BYTES];
     const bool names_some = options && options->devices;
@@ -217,7 +218,14 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_conte
 CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
     if (context->end_tapes) context->end_tapes(context);
+    if (context->end_loaders) context->end_loaders(context);
     atomic_store(&context->ending, 1);
+    if (cf_is_forked(context)) { /* the workers and what they hold are the parent's: only the handles are ended */
+        for (int32_t i = 0; i < context->nopen; i++)
+            if (context->open[i]->orphan) context->open[i]->orphan(context->open[i]);
+        return;
+    }
+    cf_fork_forget(context);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
     for (int32_t i = 0; i < context->nopen; i++) {
         cf_worker_stop(context->open[i]);
@@ -262,13 +270,17 @@ CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
 }
 
 CFX_API void cfx_interrupt(cfx_context *context) {
-    atomic_store(&context->interrupted, 1);
+    atomic_fetch_or(&context->stops, CF_INTERRUPTED);
     cf_unpark(&context->host);
 }
 
 cfx_status cf_interrupted(cfx_context *context) {
-    if (!atomic_load_explicit(&context->interrupted, memory_order_relaxed)) return CFX_OK;
-    atomic_store(&context->interrupted, 0);
+    if (!atomic_load_explicit(&context->stops, memory_order_relaxed)) return CFX_OK;
+    if (cf_is_forked(context))
+        return cf_fail(CFX_ESTATE, "this process was forked after Conflux had started its threads, which a child does "
+                                   "not have: fork before the first call, or start another program");
+    if (context->holds) return CFX_OK;
+    atomic_fetch_and(&context->stops, ~CF_INTERRUPTED);
     return cf_fail(CFX_EINTERRUPT, "interrupted");
 }
 
@@ -333,6 +345,7 @@ CFX_API void cfx_debt_paid(cfx_context *context) {
 }
 
 CFX_API void cfx_memory_trim(cfx_context *context) {
+    if (cf_is_forked(context)) return; /* devices' memory is the parent's to give back */
     for (int32_t i = 0; i < context->nopen; i++) cf_pool_trim(&context->open[i]->pool);
 }
 

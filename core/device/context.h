@@ -18,6 +18,8 @@
 #include "device/queue.h"
 #include "device/staging.h"
 
+enum { CF_INTERRUPTED = 1, CF_FORKED = 2 }; /* cfx_context's `stops` */
+
 enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_STREAMS = CF_MAX_DEVICES + 1 };
 
 struct cfx_device {
@@ -62,18 +64,33 @@ struct cfx_context {
     struct cf_name *sources;
     struct cfx_tape *tapes;                  /* live ones */
     void (*end_tapes)(cfx_context *context); /* set with the first tape */
+    struct cfx_loader *loaders;
+    void (*end_loaders)(cfx_context *context); /* set with the first loader */
     uint64_t next_tape;
     uint64_t collectives; /* so far */
     int32_t precision;
     cfx_log log;  /* of the thread that made it, and of its workers */
     cf_word host; /* the host parks here */
     _Atomic int32_t host_asleep;
-    _Atomic int32_t interrupted;
-    _Atomic int32_t ending; /* kernels are skipped: nobody will read what they write */
+    _Atomic int32_t stops;         /* CF_INTERRUPTED, CF_FORKED: why a call is to fail */
+    bool holds;                    /* interrupts wait: what the host does now is done as a whole */
+    struct cfx_context *next_live; /* of all in the process */
+    _Atomic int32_t ending;        /* kernels are skipped: nobody will read what they write */
 };
 
-/* Fails, once, if the context was interrupted. */
+/* Fails, once, if the context was interrupted; always, where this process is a child of fork. */
 cfx_status cf_interrupted(cfx_context *context);
+/* From here on, until cf_interrupts_resume, no interrupt is taken: a collective whose first part is enqueued has to
+ * enqueue all. */
+static inline void cf_interrupts_hold(cfx_context *context) { context->holds = true; }
+static inline void cf_interrupts_resume(cfx_context *context) { context->holds = false; }
+
+/* fork.c: tells the live contexts when they find themselves in a child, which has none of their threads. */
+cfx_status cf_fork_watch(cfx_context *context);
+void cf_fork_forget(cfx_context *context);
+static inline bool cf_is_forked(cfx_context *context) {
+    return (atomic_load_explicit(&context->stops, memory_order_relaxed) & CF_FORKED) != 0;
+}
 
 /* Wakes whoever sleeps until a ticket of this queue that has happened.  Any thread. */
 void cf_context_ring(cfx_context *context);

@@ -132,6 +132,15 @@ cfx_status cf_event_wait(cf_event e) {
     return status;
 }
 
+void cf_event_settle(cf_event e) {
+    if (!e.queue) return;
+    cfx_context *context = e.queue->device->context;
+    const bool held = context->holds;
+    context->holds = true;
+    (void)cf_event_wait(e); /* fails in a child of fork alone */
+    context->holds = held;
+}
+
 void cf_alarm_set(cf_event e) {
     uint64_t alarm = atomic_load_explicit(&e.queue->alarm, memory_order_seq_cst);
     while (e.ticket < alarm && !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket,

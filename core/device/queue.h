@@ -141,6 +141,9 @@ void cf_alarm_set(cf_event e);
 
 /* Parks the host until e has happened. CFX_EINTERRUPT if interrupted.  Says nothing about faults. */
 cfx_status cf_event_wait(cf_event e);
+/* The same for a caller that cannot fail: an interrupt stays for the next call.  In a child of fork it returns at once,
+ * for there nothing happens any more. */
+void cf_event_settle(cf_event e);
 
 /* The fault that kept the command of e from running, if the host has raised it already. */
 const cf_fault *cf_event_void(cf_event e);

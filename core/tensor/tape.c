@@ -144,9 +144,17 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
     if (cf_watched(x))
         return cf_fail(CFX_ESTATE, "%s: the tensor is part of a gradient being recorded and cannot change in place",
                        function);
-    if (!x->_buffer->saved) return CFX_OK;
+    if (!x->_buffer->saved && !x->_buffer->readers) return CFX_OK;
     int64_t from, to;
     cf_extent(x, &from, &to);
+    for (const cf_reader *reader = x->_buffer->readers; reader; reader = reader->next) {
+        int64_t a, b;
+        cf_extent(&reader->tensor, &a, &b);
+        if (a < to && from < b)
+            return cf_fail(CFX_ESTATE,
+                           "%s: a DataLoader reads the tensor: it cannot change in place before the loader is released",
+                           function);
+    }
     for (cfx_tape *tape = cf_context(x)->tapes; tape; tape = tape->next) {
         for (int32_t n = 0; n < tape->n; n++) {
             for (int32_t k = 0; k < tape->nodes[n].nsaved; k++) {

@@ -160,8 +160,7 @@ static void hand_over(cf_buffer *buffer) {
         const cf_event *events = cf_uses_items(all[k]);
         for (int32_t i = 0; i < all[k]->n; i++) {
             /* releasing cannot fail: without memory for an event it is waited for */
-            while (cf_uses_add(&buffer->block->uses, events[i]) != CFX_OK)
-                if (cf_event_wait(events[i]) == CFX_OK) break;
+            if (cf_uses_add(&buffer->block->uses, events[i]) != CFX_OK) cf_event_settle(events[i]);
         }
         cf_uses_clear(all[k]);
     }
@@ -236,6 +235,21 @@ void cf_alias(const cfx_tensor *x, cfx_tensor *out) {
     out->_flags = CFX_FLAG_VIEW;
     out->_lent = 0;
     out->_buffer->refs++;
+}
+
+cfx_status cf_reader_begin(cf_reader *reader, const cfx_tensor *x) {
+    CF_TRY(cfx_detach(x, &reader->tensor));
+    reader->next = x->_buffer->readers;
+    x->_buffer->readers = reader;
+    return CFX_OK;
+}
+
+void cf_reader_end(cf_reader *reader) {
+    if (!reader->tensor._buffer) return;
+    cf_reader **at = &reader->tensor._buffer->readers;
+    while (*at != reader) at = &(*at)->next;
+    *at = reader->next;
+    cfx_release(&reader->tensor);
 }
 
 CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out) {

@@ -20,15 +20,22 @@ typedef struct cf_bucket {
 typedef struct cf_round cf_round;     /* drift.c's */
 typedef struct cf_changes cf_changes; /* drift.c's */
 
+/* A view that a thread of the host's reads as it likes, outside all queues. */
+typedef struct cf_reader {
+    cfx_tensor tensor;
+    struct cf_reader *next;
+} cf_reader;
+
 typedef struct cf_buffer {
     cfx_device *device; /* NULL: its context has ended */
     cf_block *block;
     char *data;
     size_t bytes;
     int32_t refs;
-    int32_t fresh;  /* 1 until something is written: what an operation that fails gives back */
-    int32_t empty;  /* 1: cfx_empty's, and not written yet */
-    int32_t saved;  /* how many handles the live tapes keep of it */
+    int32_t fresh; /* 1 until something is written: what an operation that fails gives back */
+    int32_t empty; /* 1: cfx_empty's, and not written yet */
+    int32_t saved; /* how many handles the live tapes keep of it */
+    cf_reader *readers;
     cf_uses writes; /* the last write; a collective's slices are several */
     cf_uses reads;  /* since then, the last of each queue */
     cf_uses made;   /* the write that gave the buffer its value; if it was skipped the tensor is void.  In-place
@@ -160,7 +167,11 @@ cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y);
 
 cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned);
 
-/* Refuses to write into x in place while a tape needs it. */
+/* The reader takes a handle on x; until it gives it back what it reads cannot be written in place. */
+cfx_status cf_reader_begin(cf_reader *reader, const cfx_tensor *x);
+void cf_reader_end(cf_reader *reader);
+
+/* Refuses to write into x in place while a tape needs it, or a reader reads it. */
 cfx_status cf_check_writable(const char *function, const cfx_tensor *x);
 
 /* ---- operations on operations ----------------------------------------------------------------------- */

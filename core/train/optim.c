@@ -290,8 +290,11 @@ static cfx_status run_update(const update *u) {
     cfx_status status = update_room(u);
     if (status == CFX_OK) status = make_slots(u, &slots, &n);
     if (status == CFX_OK && u->rule->clip_norm > 0) status = clip(u, slots, n);
-    for (int32_t k = 0; k < u->count && status == CFX_OK; k++)
+    for (int32_t k = 0; k < u->count && status == CFX_OK; k++) {
         status = update_stretch(u, k, &slots[find_slot(u, slots, n, k)].numbers);
+        if (status == CFX_OK) cf_interrupts_hold(cf_context(u->lists[0])); /* all parameters take the step, or none */
+    }
+    cf_interrupts_resume(cf_context(u->lists[0]));
     for (int32_t k = 0; k < n; k++) {
         cfx_release(&slots[k].numbers);
         cfx_release(&slots[k].squares);

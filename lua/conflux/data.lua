@@ -113,7 +113,7 @@ end
 -- Each step takes the next `batch` samples for every device.  With `shuffle`, the order of an epoch is the one
 -- permutation of (seed, epoch) over all samples, whatever the devices.  `last` says what becomes of a short last
 -- step: "keep" deals it out evenly, "drop" leaves it out, "pad" fills it up with the epoch's first samples.
--- `prefetch` steps are gathered ahead.  The tensors must not be written to while the loader lives.
+-- `prefetch` steps are gathered ahead.  The tensors cannot be written in place while the loader lives: see :release.
 ---@param data table<string|integer, conflux.Tensor>
 ---@param o? {batch: integer?, shuffle: boolean?, last: string?, seed: integer?, devices: conflux.Device[]?,
 ---  prefetch: integer?}  default: 1, false, "keep", 0, cf.devices(), 2
@@ -140,10 +140,14 @@ local function new_loader(data, o)
   return loader
 end
 
+local function loader_of(self, method)
+  return self._loader or check.fail("DataLoader." .. method, "the loader was released")
+end
+
 --- Steps of an epoch.
 ---@return integer
 function DataLoader:steps()
-  return C.cfx_loader_steps(self._loader)
+  return C.cfx_loader_steps(loader_of(self, "steps"))
 end
 
 -- The next step's batch, or nil.
@@ -178,6 +182,7 @@ end
 ---@return fun(): integer?, table?
 function DataLoader:epoch(e)
   check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
+  loader_of(self, "epoch")
   local first = 0
   if self._resume and self._resume.epoch == e then first = self._resume.step end
   self._resume = nil
@@ -187,6 +192,7 @@ function DataLoader:epoch(e)
   self._epoch, self._step = e, first
   local turn = self._turn
   return function()
+    loader_of(self, "epoch")
     if turn ~= self._turn then check.fail("DataLoader.epoch", "another epoch was begun meanwhile") end
     local batch = next_batch(self)
     if not batch then return nil end
@@ -222,8 +228,17 @@ function DataLoader:restore(s)
   return self
 end
 
+--- Gives the loader's memory back now rather than at the next collection; its tensors can then be written in place
+-- again.  May be called twice; whatever else is done with it afterwards is an error.
+function DataLoader:release()
+  if self._loader then C.cfx_loader_free(ffi.gc(self._loader, nil)) end
+  self._loader = nil
+  self._turn = self._turn + 1
+end
+
 function DataLoader:__tostring()
-  return ("DataLoader(%d samples in %d steps on %d devices)"):format(self.samples, self:steps(), #self.devices)
+  local steps = self._loader and ("%d steps"):format(self:steps()) or "no steps, as it was released,"
+  return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, #self.devices)
 end
 
 return {idx = idx, csv = csv, DataLoader = new_loader}

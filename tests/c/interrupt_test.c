@@ -106,6 +106,58 @@ TEST(an_interrupted_raise_raises_at_the_next_read) {
     cfx_context_free(context);
 }
 
+/* Interrupts the host once it sleeps, and then lets it go on. */
+static void *interrupt_and_open(void *arg) {
+    const helper *h = arg;
+    wait_until_host_sleeps(h->context);
+    cfx_interrupt(h->context);
+    open_gate(h->gate);
+    return NULL;
+}
+
+TEST(an_interrupt_between_two_parts_of_a_collective_waits_until_all_are_enqueued) {
+    enum { N = 16000 }; /* more parts than a ring has room for at once */
+    cfx_context *context = new_context("cpu*2");
+    static cfx_tensor x[2][N], *leaves[2 * N];
+    gate g = {0};
+    helper h;
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < N; k++) {
+            x[r][k] = full(cfx_device_at(context, r), 1, r + 1);
+            leaves[r * N + k] = &x[r][k];
+        }
+    }
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    shut_gate(&g, cfx_device_at(context, 0), CF_COMPUTE);
+    start_helper(&h, interrupt_and_open, context, &g);
+    CHECK_STATUS(cfx_allreduce("sum", 2, N, leaves), CFX_OK);
+    join_helper(&h);
+    check_interrupted(cfx_check(context));
+    int differ = 0;
+    for (int k = 0; k < 2 * N; k++) {
+        float value = 0;
+        CHECK_STATUS(cfx_read(leaves[k], &value, sizeof value), CFX_OK);
+        differ += value != 3;
+        cfx_release(leaves[k]);
+    }
+    CHECK_EQ(differ, 0);
+    cfx_context_free(context);
+}
+
+TEST(an_interrupt_of_a_wait_that_cannot_fail_stays_for_the_next_call) {
+    cfx_context *context = new_context("cpu");
+    cfx_device *cpu = cfx_device_at(context, 0);
+    gate g = {0};
+    helper h;
+    const cf_event shut = shut_gate(&g, cpu, CF_COMPUTE);
+    start_helper(&h, interrupt_and_open, context, &g);
+    cf_event_settle(shut);
+    join_helper(&h);
+    CHECK(cf_event_done(shut));
+    check_interrupted(cfx_check(context));
+    cfx_context_free(context);
+}
+
 TEST(an_interrupt_of_one_context_is_not_one_of_another) {
     cfx_context *one = new_context("cpu"), *two = new_context("cpu");
     cfx_interrupt(one);

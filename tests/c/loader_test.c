@@ -405,3 +405,73 @@ TEST(a_device_that_a_loader_serves_stays) {
     cfx_loader_free(loader);
     free_data(&d);
 }
+
+TEST(a_loader_whose_context_has_ended_says_so_and_can_be_freed) {
+    const cfx_context_options one = {.size = sizeof one, .devices = "cpu", .threads = 1};
+    cfx_context *context = NULL;
+    const int64_t n = 6;
+    cfx_tensor x = {0}, y = {0};
+    if (!CHECK_STATUS(cfx_context_new(&one, &context), CFX_OK)) return;
+    cfx_device *cpu = cfx_device_at(context, 0);
+    CHECK_STATUS(cfx_full(cpu, CFX_FLOAT32, 1, &n, 1, &x), CFX_OK);
+    const cfx_tensor *columns[] = {&x};
+    const cfx_loader_options o = options(2, 1, 1, KEEP);
+    cfx_loader *begun = NULL, *idle = NULL;
+    CHECK_STATUS(cfx_loader_new(&o, 1, columns, &cpu, &begun), CFX_OK);
+    CHECK_STATUS(cfx_loader_new(&o, 1, columns, &cpu, &idle), CFX_OK);
+    CHECK_STATUS(cfx_loader_begin(begun, 0, 0), CFX_OK);
+    cfx_context_free(context);
+    cfx_tensor *batch[] = {&y};
+    int64_t count;
+    int32_t more;
+    CHECK_STATUS(cfx_loader_next(begun, &count, batch, &more), CFX_ESTATE);
+    CHECK_STR(cfx_error(), "loader_next: the loader's context has ended");
+    CHECK_STATUS(cfx_loader_begin(idle, 0, 0), CFX_ESTATE);
+    CHECK_STR(cfx_error(), "loader_begin: the loader's context has ended");
+    CHECK_EQ(cfx_loader_steps(begun), 3);
+    cfx_loader_free(begun);
+    cfx_loader_free(idle);
+    cfx_release(&x);
+}
+
+TEST(columns_of_another_context_are_refused) {
+    const cfx_context_options one = {.size = sizeof one, .devices = "cpu", .threads = 1};
+    cfx_context *context = NULL;
+    const int64_t n = 10;
+    cfx_tensor x = {0};
+    data d;
+    if (!CHECK_STATUS(cfx_context_new(&one, &context), CFX_OK)) return;
+    make_data(&d, 10);
+    CHECK_STATUS(cfx_full(cfx_device_at(context, 0), CFX_FLOAT32, 1, &n, 1, &x), CFX_OK);
+    d.columns[1] = &x;
+    check_refused(&d, options(2, 2, 0, DROP), "columns[1] is of another context");
+    cfx_release(&x);
+    free_data(&d);
+    cfx_context_free(context);
+}
+
+TEST(what_a_loader_reads_cannot_change_in_place_until_the_last_of_them_is_freed) {
+    data d;
+    cfx_tensor half = {0}, rest = {0};
+    make_data(&d, 10);
+    CHECK_STATUS(cfx_slice(&d.x, 0, 0, 5, 1, &half), CFX_OK);
+    CHECK_STATUS(cfx_slice(&d.x, 0, 5, 5, 1, &rest), CFX_OK);
+    const cfx_tensor *columns[] = {&half};
+    const cfx_loader_options o = options(2, 2, 0, DROP);
+    cfx_loader *one = NULL, *two = NULL;
+    CHECK_STATUS(cfx_loader_new(&o, 1, columns, d.devices, &one), CFX_OK);
+    CHECK_STATUS(cfx_loader_new(&o, 1, columns, d.devices, &two), CFX_OK);
+    for (int k = 0; k < 2; k++) {
+        CHECK_STATUS(cfx_fill(&half, 1), CFX_ESTATE);
+        CHECK(strstr(cfx_error(), "a DataLoader reads the tensor") != NULL);
+        CHECK_STATUS(cfx_fill(&d.x, 1), CFX_ESTATE);
+        CHECK_STATUS(cfx_copy(&half, &rest), CFX_ESTATE);
+        CHECK_STATUS(cfx_binary_scalar_into(cfx_op_find("add"), &half, 1), CFX_ESTATE);
+        CHECK_STATUS(cfx_fill(&rest, 1), CFX_OK); /* which neither reads */
+        cfx_loader_free(k ? two : one);
+    }
+    CHECK_STATUS(cfx_fill(&half, 1), CFX_OK);
+    cfx_release(&half);
+    cfx_release(&rest);
+    free_data(&d);
+}

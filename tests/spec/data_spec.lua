@@ -182,6 +182,30 @@ describe("metrics", function()
   end)
 end)
 
+describe("what a DataLoader reads", function()
+  it("cannot change in place before the loader is released", function()
+    local x = cf.ones(4, 2, {device = "cpu"})
+    local loader = cf.data.DataLoader({x = x}, {batch = 2, devices = "cpu"})
+    assert.refuses(function() x:add_(1) end, "add: a DataLoader reads the tensor")
+    assert.refuses(function() x[1] = 0 end, "fill: a DataLoader reads the tensor")
+    assert.refuses(function() x:copy_(cf.ones(4, 2, {device = "cpu"})) end, "copy: a DataLoader reads the tensor")
+    for _, batch in loader:epoch(0) do batch[1].x:add_(1) end
+    loader:release()
+    loader:release()
+    assert.tensor_equal(x:add_(1), cf.full(2, 4, 2, {device = "cpu"}))
+  end)
+
+  it("is let go with the loader, which then refuses all else", function()
+    local loader = cf.data.DataLoader({x = cf.ones(4, {device = "cpu"})}, {batch = 2, devices = "cpu"})
+    local steps = loader:epoch(0)
+    loader:release()
+    assert.refuses(function() loader:epoch(1) end, "DataLoader.epoch: the loader was released")
+    assert.refuses(function() loader:steps() end, "DataLoader.steps: the loader was released")
+    assert.refuses(function() steps() end, "DataLoader.epoch: the loader was released")
+    assert.equal("DataLoader(4 samples in no steps, as it was released, on 1 devices)", tostring(loader))
+  end)
+end)
+
 describe("progress", function()
   local script = [[local cf = require "conflux" local bar = cf.progress(4, {label = "e"}) ]]
     .. [[for i = 1, 4 do bar:update(1, {loss = i == 3 and cf.tensor(0.25) or 0.5}) end bar:finish() ]]
