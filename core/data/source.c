@@ -14,13 +14,13 @@ enum {
 
 cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out) {
     *out = (cf_source){.context = context, .path = path, .plain = -1};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would not return */
     if (fd < 0) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
     struct stat st;
-    if (fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
-        const int error = S_ISDIR(st.st_mode) ? EISDIR : errno;
+    const int error = fstat(fd, &st) != 0 ? errno : 0;
+    if (error || !S_ISREG(st.st_mode)) {
         close(fd);
-        return cf_fail(CFX_EIO, "%s: %s", path, strerror(error));
+        return cf_fail(CFX_EIO, "%s: %s", path, error ? strerror(error) : "not a regular file");
     }
     out->file = gzdopen(fd, "rb");
     if (!out->file) {
@@ -28,7 +28,7 @@ cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out
         return cf_fail(CFX_EMEMORY, "%s: out of host memory", path);
     }
     gzbuffer(out->file, GZIP_BUFFER);
-    if (S_ISREG(st.st_mode) && gzdirect(out->file)) out->plain = (int64_t)st.st_size;
+    if (gzdirect(out->file)) out->plain = (int64_t)st.st_size;
     return CFX_OK;
 }
 

@@ -49,12 +49,20 @@ static bool has_failed(lua_State *L) {
 
 /* What a state has to stop for. */
 enum { INTERRUPTED = 1, FULL = 2, TOO_DEEP = 4 };
+#define INTERRUPT "interrupted!"
+
+/* Keeps the message on top of the stack, by which the library knows an interrupt from an error of the user's. */
+static void note_interrupt(lua_State *L) {
+    lua_pushvalue(L, -1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "conflux.interrupted");
+}
 
 /* Raises "line: message": not luaL_error, for a hook has no frame of its own. */
 static void raise(lua_State *L, const char *message) {
     cf_host_where(L);
     lua_pushstring(L, message);
     lua_concat(L, 2);
+    if (strcmp(message, INTERRUPT) == 0) note_interrupt(L);
     lua_error(L);
 }
 
@@ -82,7 +90,7 @@ static void stop(lua_State *L, lua_Debug *at) {
     cfx_context *context = atomic_load(&host->context);
     const bool interrupted = pending & INTERRUPTED && !(context && cfx_check(context) == CFX_OK);
     if (failed) return;
-    if (interrupted) raise(L, "interrupted!");
+    if (interrupted) raise(L, INTERRUPT);
     if (pending & FULL) raise(L, "not enough memory");
     if (pending & TOO_DEEP) raise(L, "stack overflow: coroutines or C functions call each other too deep");
 }
@@ -104,7 +112,7 @@ void cf_host_stop(cf_host *host) {
 
 void cf_host_check(lua_State *L) {
     cfx_context *context = atomic_load(&cf_host_of(L)->context);
-    if (context && cfx_check(context) != CFX_OK) raise(L, "interrupted!");
+    if (context && cfx_check(context) == CFX_EINTERRUPT) raise(L, INTERRUPT);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------- */
@@ -190,7 +198,13 @@ static int exit_closed(lua_State *L) {
         lua_pushboolean(L, 1);
         lua_replace(L, 2);
     }
-    forget(cf_host_of(L));
+    cf_host *host = cf_host_of(L);
+    if (host->closes) { /* a finaliser's: a state is not closed twice */
+        lua_pushboolean(L, 0);
+        lua_replace(L, 2);
+    }
+    host->closes = true;
+    forget(host);
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_insert(L, 1);
     lua_call(L, 2, 0);
@@ -224,7 +238,26 @@ static int open_host_module(lua_State *L) {
     return 1;
 }
 
+/* Else LuaJIT would not give the rest of its memory back. */
+static int restore_allocator(lua_State *L) {
+    const cf_host *host = cf_host_of(L);
+    lua_setallocf(L, host->allocate, host->allocator);
+    return 0;
+}
+
+/* Userdata are finalised newest first, so this oldest one is after all: until then finalisers may still ask for the
+ * host, which the allocator knows. */
+static void restore_at_the_end(lua_State *L) {
+    lua_newuserdata(L, 1);
+    lua_newtable(L);
+    lua_pushcfunction(L, restore_allocator);
+    lua_setfield(L, -2, "__gc");
+    lua_setmetatable(L, -2);
+    lua_setfield(L, LUA_REGISTRYINDEX, "conflux.allocator");
+}
+
 static int open_all(lua_State *L) {
+    restore_at_the_end(L);
     luaL_openlibs(L);
     cf_modules_install(L);
 
@@ -258,8 +291,8 @@ int cf_host_init(cf_host *host) {
 void cf_host_end(cf_host *host) {
     if (!host->L) return;
     forget(host);
-    lua_setallocf(host->L, host->allocate,
-                  host->allocator); /* else LuaJIT would not give the rest of its memory back */
+    host->closes = true;
+    host->limit = 0; /* finalisers give back more than they take */
     lua_close(host->L);
     host->L = NULL;
 }

@@ -181,11 +181,20 @@ static bool run_all(lua_State *L, const program *p) {
     return !is_alone || run_script(L, NULL);
 }
 
+/* A script that ends well may have left work behind whose fault nobody would hear of. */
+static bool run_end(lua_State *L) {
+    lua_getfield(L, LUA_REGISTRYINDEX, "conflux.core");
+    if (!lua_istable(L, -1)) return true;
+    lua_getfield(L, -1, "finish");
+    lua_replace(L, -2);
+    return run(L, 0, 0);
+}
+
 /* Under lua_cpcall, so that an error outside any other call is one, too. */
 static int run_protected(lua_State *L) {
     program *p = lua_touserdata(L, 1);
     lua_settop(L, 0);
-    p->has_failed = !run_all(L, p);
+    p->has_failed = !(run_all(L, p) && run_end(L));
     return 0;
 }
 

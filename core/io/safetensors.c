@@ -246,7 +246,7 @@ static cfx_status check_entries(cfx_safetensors *f) {
 /* Maps the file and finds its header. */
 static cfx_status map_file(cfx_safetensors *f, size_t *length) {
     struct stat st;
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would not return */
     if (f->fd < 0 || fstat(f->fd, &st) != 0) return cf_fail(CFX_EIO, "%s", strerror(errno));
     if (!S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "not a regular file");
     if (st.st_size < LENGTH_BYTES)

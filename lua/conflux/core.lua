@@ -151,6 +151,7 @@ end
 -- ---- context ----------------------------------------------------------------------------------------------
 
 local context            -- cfx_context *, made when first asked for
+local has_ended = false  -- its Lua state is closing
 local default            -- the device that holds what is made next
 local stream = 0         -- and the random stream that it is made from
 local devices = {}       -- live devices by address and by name; a device has one object
@@ -222,6 +223,7 @@ local function use_context(given)
 end
 
 local function make_context()
+  if has_ended then raise "conflux: the Lua state is closing, and has freed what Conflux held" end
   if host.context then return use_context(ffi.cast("cfx_context **", host.context)[0]) end
   local spec, threads, seed, limit = os.getenv "CONFLUX_DEVICES", os.getenv "CONFLUX_NUM_THREADS",
     os.getenv "CONFLUX_SEED", os.getenv "CONFLUX_MEMORY_LIMIT"
@@ -242,8 +244,14 @@ local function make_context()
   use_context(out[0])
   if host.interruptible then host.interruptible(context) end
   -- Userdata are finalised after all cdata, newest first: after every handle, before the library is unloaded.
+  -- What is finalised later still may: an older userdata's finaliser finds no context, and says so.
   local keeper = newproxy(true)
-  getmetatable(keeper).__gc = function() C.cfx_context_free(context) end
+  getmetatable(keeper).__gc = function()
+    local ended = context
+    context, default, debt, has_ended = nil, nil, ffi.new "int32_t[1]", true
+    for key in each, devices do devices[key] = nil end
+    C.cfx_context_free(ended)
+  end
   registry["conflux.context"] = keeper
 end
 
@@ -329,7 +337,12 @@ local function settle(st, f, ...)
     st = f(...)
     if st <= 0 then return st end
   end
-  raise(st == CFX_EINTERRUPT and "interrupted!" or failure(st))
+  if st ~= CFX_EINTERRUPT then raise(failure(st)) end
+  -- Interrupts are known by this very message: an error of the user's may end in the same word.
+  local source, line = caller()
+  local message = source and ("%s:%d: interrupted!"):format(source, line) or "interrupted!"
+  registry["conflux.interrupted"] = message
+  error(message, 0)
 end
 
 -- ---- what wrappers share ----------------------------------------------------------------------------------
@@ -340,6 +353,13 @@ core.context, core.default_device, core.set_default = get_context, default_devic
 core.new, core.settle, core.raise, core.failure, core.caller = new, settle, raise, failure, caller
 core.uint64 = uint64
 registry["conflux.core"] = core
+
+--- Is this error of a coroutine's an interrupt, and not one of the user's?
+---@param problem any
+---@return boolean
+function core.is_interrupt(problem)
+  return type(problem) == "string" and problem == registry["conflux.interrupted"]
+end
 
 --- The random stream of what is made next.
 function core.stream()
@@ -404,6 +424,14 @@ function core.read_wait(t)
   if on_wait then on_wait(t) end
   local st = C.cfx_wait(t)
   if st ~= 0 then settle(st, C.cfx_wait, t) end
+end
+
+--- Waits for what the script has enqueued, and raises a fault that nobody has read: what the program calls last.
+function core.finish()
+  if not context then return end
+  local st = C.cfx_sync(context, nil)
+  if st == CFX_EINTERRUPT then error("interrupted!", 0) end
+  if st ~= 0 then error("a fault that nobody has read: " .. failure(st), 0) end
 end
 
 --- Marks what is enqueued next with the script's line, for faults found later.

@@ -139,7 +139,7 @@ local function start(run, f, i, device)
 end
 
 local function interrupted(task)
-  return task.failed and type(task.problem) == "string" and task.problem:find "interrupted!$" ~= nil
+  return task.failed and core.is_interrupt(task.problem)
 end
 
 -- One pass in device order over what waits; before it, a scheduler inside another one's closure gives way.
@@ -165,7 +165,7 @@ local function run_all(run, f, devices, async)
       if waits and drive(run, i, i) then return end
       local st = C.cfx_sync(core.context(), devices[i])
       if st ~= 0 and not run[i].failed then
-        run[i].failed, run[i].problem = true, core.failure()
+        run[i].failed, run[i].problem = true, select(2, pcall(core.settle, st))
       end
     elseif waits then
       run.waits = true

@@ -47,3 +47,72 @@ describe("a child of fork #program", function()
     ]], "3\n" .. ("this process was forked\n"):rep(4) .. "7\t3\n")
   end)
 end)
+
+describe("the end of the process #program", function()
+  it("is safe from finalisers that call Conflux when its context is gone", function()
+    check([[
+      local older = newproxy(true)
+      local cf = require "conflux"
+      local x, device = cf.ones(2, 2), cf.device()
+      local loader = cf.data.DataLoader({cf.ones(4, {device = "cpu"})}, {devices = "cpu:0"})
+      local list = {
+        function() return x + 1 end, function() return x:sum():item() end, function() return cf.zeros(3) end,
+        function() return cf.rand(3) end, function() return device.name end, function() return x:device() end,
+        function() return cf.devices() end, function() return cf.sync() end, function() return cf.tensor {1, 2} end,
+        function() return loader:epoch(0) end, function() return cf.seed(1) end, function() return cf.memory() end,
+        function() return cf.withdevices(function() return cf.ones(1) end) end,
+        function() return cf.allreduce("sum", {x, x}) end, function() return cf.nn.Dense(2, 2) end,
+      }
+      getmetatable(older).__gc = function()
+        local refused = 0
+        for i = 1, #list do
+          local ok, problem = pcall(list[i])
+          if not ok and tostring(problem):find "conflux" then refused = refused + 1 else print(i, ok, problem) end
+        end
+        x:release()
+        print(refused == #list)
+      end
+    ]], "true\n")
+  end)
+
+  it("is safe from a finaliser that is the first to call Conflux, or ends the process again", function()
+    check([[
+      local cf = require "conflux"
+      local older, newer = newproxy(true), newproxy(true)
+      getmetatable(newer).__gc = function() print(cf.ones(2):sum():item()) end
+      getmetatable(older).__gc = function() print "exits" os.exit(3) end
+    ]], "2\nexits\n", 3)
+  end)
+
+  it("tells of a fault that nobody has read, and is then no success", function()
+    local path = program.file [[
+      local cf = require "conflux"
+      local x = cf.ones(4)
+      local y = x:gather(1, cf.tensor({7}, {dtype = "int64"})) -- an id that there is not
+      print "done"
+    ]]
+    local out, err, code = program.run(path)
+    assert.equal("done\n", out)
+    assert.matches("a fault that nobody has read: .-gather.-enqueued at .-:3", err)
+    assert.equal(1, code)
+    local _, quiet, fine = program.run [[-e 'local cf = require "conflux" local x = cf.ones(4) + 1']]
+    assert.equal("", quiet)
+    assert.equal(0, fine)
+  end)
+end)
+
+describe("a file that is none #program", function()
+  it("is refused, where opening a pipe would wait for its other end", function()
+    local path = os.tmpname()
+    os.remove(path)
+    assert(os.execute("mkfifo " .. path) == 0)
+    for _, call in ipairs {"cf.load(%q)", "cf.data.idx(%q)", "cf.data.csv(%q)"} do
+      local script = program.file(("local cf = require 'conflux' print(select(2, pcall(function() " .. call
+        .. " end)))"):format(path))
+      local out, err, code = program.shell(("timeout 60 %s %s"):format(program.conflux, script))
+      assert.matches("not a regular file", out, err)
+      assert.equal(0, code)
+    end
+    os.remove(path)
+  end)
+end)

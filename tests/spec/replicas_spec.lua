@@ -88,6 +88,17 @@ describe("replicate", function()
 end)
 
 describe("withdevices", function()
+  it("takes an error of the user's for what it is, whatever it says, and lets the others end", function()
+    local ended = 0
+    local ok, message = pcall(cf.withdevices, function(i)
+      if i == 1 then error("the download was interrupted!", 0) end
+      ended = ended + 1
+    end, {"cpu:0", "cpu:0"})
+    assert.is_false(ok)
+    assert.matches("the download was interrupted! %(on cpu:0%)", message)
+    assert.equal(1, ended)
+  end)
+
   it("runs once per device, with that device and a random stream of its own", function()
     local seen = {}
     local a, b = cf.withdevices(function(i, device)
