@@ -198,40 +198,63 @@ function check.shape(fname, name, v)
   return v
 end
 
---- Where `check.sizes` leaves what it read: an int64_t[8] for C, good until the next call.
-check.size_array = ffi.new "int64_t[8]"
+local sizes_t = core.sizes_t
 
-local size_array, arguments = check.size_array, {}
+local function size_at(fname, least, position, v)
+  if not is_size(v, least) then wrong_size(fname, "shape", v, position, least) end
+  return v
+end
 
---- Reads sizes given one by one, or as one list, and then options.  Returns how many sizes there are, and the
--- options.  Neither varargs nor a new table: reshape runs in every step.
+-- Puts the numbers at the head of the arguments into `sizes`.  Returns how many there are, what comes next, and what
+-- else there is.
+local function read_sizes(fname, least, sizes, a, b, c, d, e, f, g, h, i)
+  if type(a) ~= "number" then return 0, a, b or c or d or e or f or g or h or i end
+  sizes[0] = size_at(fname, least, 1, a)
+  if type(b) ~= "number" then return 1, b, c or d or e or f or g or h or i end
+  sizes[1] = size_at(fname, least, 2, b)
+  if type(c) ~= "number" then return 2, c, d or e or f or g or h or i end
+  sizes[2] = size_at(fname, least, 3, c)
+  if type(d) ~= "number" then return 3, d, e or f or g or h or i end
+  sizes[3] = size_at(fname, least, 4, d)
+  if type(e) ~= "number" then return 4, e, f or g or h or i end
+  sizes[4] = size_at(fname, least, 5, e)
+  if type(f) ~= "number" then return 5, f, g or h or i end
+  sizes[5] = size_at(fname, least, 6, f)
+  if type(g) ~= "number" then return 6, g, h or i end
+  sizes[6] = size_at(fname, least, 7, g)
+  if type(h) ~= "number" then return 7, h, i end
+  sizes[7] = size_at(fname, least, 8, h)
+  if type(i) == "number" then fail(fname, "expected at most 8 sizes") end
+  return 8, i, nil
+end
+
+local function list_sizes(fname, least, sizes, list)
+  local n = #list
+  for k = n + 1, MAX_DIMS do
+    if list[k] ~= nil then check.length(fname, "shape", list) end -- refuses the hole
+  end
+  if n > MAX_DIMS then check.arg(fname, "shape", "at most 8 sizes", tostring(n)) end
+  for k = 1, n do sizes[k - 1] = size_at(fname, least, k, list[k]) end
+  return n
+end
+
+--- Reads sizes given one by one, or as one list, and then options.  Returns how many sizes there are, an array of them
+-- for C, and the options.  Neither varargs nor a table: reshape runs in every step.
 ---@param least integer the least size: 0, or -1 where a size may be left to be worked out
----@return integer n, table? options
+---@return integer n, ffi.cdata* sizes, table? options
 function check.sizes(fname, least, a, b, c, d, e, f, g, h, i)
-  local from, n, options = arguments, 0
+  local sizes = sizes_t()
+  local n, options, rest
   if type(a) == "table" and (a[1] ~= nil or next(a) == nil) then
     if c ~= nil then fail(fname, "expected a list of sizes and options, got more") end
-    from, n, options = a, #a, b
-    for k = n + 1, MAX_DIMS do
-      if a[k] ~= nil then check.length(fname, "shape", a) end -- refuses the hole
-    end
-    if n > MAX_DIMS then check.arg(fname, "shape", "at most 8 sizes", tostring(n)) end
+    n, options = list_sizes(fname, least, sizes, a), b
   else
-    from[1], from[2], from[3], from[4], from[5], from[6], from[7], from[8], from[9] = a, b, c, d, e, f, g, h, i
-    while n < 9 and type(from[n + 1]) == "number" do n = n + 1 end
-    if n > MAX_DIMS then fail(fname, "expected at most 8 sizes") end
-    options = from[n + 1]
-    for k = n + 2, 9 do
-      if from[k] ~= nil then wrong(fname, tostring(n + 1), "a size", options) end
-    end
+    n, options, rest = read_sizes(fname, least, sizes, a, b, c, d, e, f, g, h, i)
   end
-  if options ~= nil and type(options) ~= "table" then wrong(fname, tostring(n + 1), "a size", options) end
-  for k = 1, n do
-    local size = from[k]
-    if not is_size(size, least) then wrong_size(fname, "shape", size, k, least) end
-    size_array[k - 1] = size
+  if rest ~= nil or options ~= nil and type(options) ~= "table" then
+    wrong(fname, tostring(n + 1), "a size", options)
   end
-  return n, options
+  return n, sizes, options
 end
 
 --- A dimension from 1, or from the end if negative; returned from 0.

@@ -8,6 +8,7 @@ local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local setmetatable, tonumber, tostring, type = setmetatable, tonumber, tostring, type
 local each = core.each
 local sort = table.sort
+local counts_t, pointers_t = ffi.typeof "int64_t[?]", ffi.typeof "cfx_tensor *[?]"
 
 -- ---- files --------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,6 @@ local function new_loader(data, o)
   if st ~= 0 then settle(st, C.cfx_loader_new, options, #keys, array, list, out) end
   local loader = setmetatable({
     _loader = ffi.gc(out[0], C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
-    _counts = ffi.new("int64_t[?]", #devices), _batch = ffi.new("cfx_tensor *[?]", #devices * #keys),
     batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
     samples = tonumber(columns[1]._shape[0]),
   }, DataLoader)
@@ -153,7 +153,8 @@ end
 -- The next step's batch, or nil.
 local function next_batch(self)
   local keys, devices = self._keys, self.devices
-  local n, array = #keys, self._batch
+  local n = #keys
+  local counts, array = counts_t(#devices), pointers_t(#devices * n)
   local batch = {n = 0}
   for i = 1, #devices do
     local part = {}
@@ -164,11 +165,11 @@ local function next_batch(self)
     end
   end
   local more = ffi.new "int32_t[1]"
-  local st = C.cfx_loader_next(self._loader, self._counts, array, more)
-  if st ~= 0 then settle(st, C.cfx_loader_next, self._loader, self._counts, array, more) end
+  local st = C.cfx_loader_next(self._loader, counts, array, more)
+  if st ~= 0 then settle(st, C.cfx_loader_next, self._loader, counts, array, more) end
   if more[0] == 0 then return nil end
   for i = 1, #devices do
-    batch[i].n = tonumber(self._counts[i - 1])
+    batch[i].n = tonumber(counts[i - 1])
     batch.n = batch.n + batch[i].n
   end
   return batch

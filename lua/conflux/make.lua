@@ -13,8 +13,8 @@ local new, settle = core.new, core.settle
 local dtype_of, dtypes = core.dtype, core.dtypes
 local default_device, stream = core.default_device, core.stream
 local fail, wrong, describe = check.fail, check.wrong, check.describe
-local size_array = check.size_array
-local concat, floor, next, tostring, type = table.concat, math.floor, next, tostring, type
+local sizes_t = core.sizes_t
+local concat, floor, next, tonumber, tostring, type = table.concat, math.floor, next, tonumber, tostring, type
 
 local BOOL, INT64, FLOAT32 = dtype_of.bool, dtype_of.int64, dtype_of.float32
 
@@ -29,13 +29,13 @@ local function read_options(fname, o, dtype)
   return o.dtype == nil and dtype or check.dtype(fname, "dtype", o.dtype), check.device(fname, "device", o.device)
 end
 
-local function full(fname, value, dtype, n, o)
+local function full(fname, value, dtype, n, sizes, o)
   local device
   dtype, device = read_options(fname, o, dtype)
   value = check.element(fname, "v", value, dtype)
   local out = new()
-  local st = C.cfx_full(device, dtype, n, size_array, value, out)
-  if st ~= 0 then settle(st, C.cfx_full, device, dtype, n, size_array, value, out) end
+  local st = C.cfx_full(device, dtype, n, sizes, value, out)
+  if st ~= 0 then settle(st, C.cfx_full, device, dtype, n, sizes, value, out) end
   return out
 end
 
@@ -66,13 +66,13 @@ end
 
 -- ---- random numbers ---------------------------------------------------------------------------------------
 
-local function random(fname, kind, low, high, dtype, n, o)
+local function random(fname, kind, low, high, dtype, n, sizes, o)
   local device
   dtype, device = read_options(fname, o, dtype)
   if kind ~= "integer" and dtype < dtype_of.float16 then check.arg(fname, "dtype", "a float dtype", dtypes[dtype]) end
   local out = new()
-  local st = C.cfx_random(device, dtype, n, size_array, kind, low, high, stream(), out)
-  if st ~= 0 then settle(st, C.cfx_random, device, dtype, n, size_array, kind, low, high, stream(), out) end
+  local st = C.cfx_random(device, dtype, n, sizes, kind, low, high, stream(), out)
+  if st ~= 0 then settle(st, C.cfx_random, device, dtype, n, sizes, kind, low, high, stream(), out) end
   return out
 end
 
@@ -101,11 +101,11 @@ end
 function make.randint(lo, hi, a, b, c, d, e, f, g, h, i)
   check.integer("randint", "lo", lo, -2 ^ 53, 2 ^ 53)
   check.integer("randint", "hi", hi, lo, 2 ^ 53)
-  local n, o = check.sizes("randint", 0, a, b, c, d, e, f, g, h, i)
+  local n, sizes, o = check.sizes("randint", 0, a, b, c, d, e, f, g, h, i)
   local dtype = read_options("randint", o, INT64)
   check.element("randint", "lo", lo, dtype)
   check.element("randint", "hi", hi, dtype)
-  return (random("randint", "integer", lo, hi, INT64, n, o))
+  return (random("randint", "integer", lo, hi, INT64, n, sizes, o))
 end
 
 --- The ids 0 to n - 1 in random order; int64; see rand.
@@ -113,11 +113,12 @@ end
 ---@param o? {device: (string|conflux.Device)?}
 ---@return conflux.Tensor
 function make.randperm(n, o)
-  size_array[0] = check.integer("randperm", "n", n, 0)
+  local sizes = sizes_t()
+  sizes[0] = check.integer("randperm", "n", n, 0)
   local device = check.device("randperm", "device", check.options("randperm", o, {"device"}).device)
   local out = new()
-  local st = C.cfx_random(device, INT64, 1, size_array, "permutation", 0, 0, stream(), out)
-  if st ~= 0 then settle(st, C.cfx_random, device, INT64, 1, size_array, "permutation", 0, 0, stream(), out) end
+  local st = C.cfx_random(device, INT64, 1, sizes, "permutation", 0, 0, stream(), out)
+  if st ~= 0 then settle(st, C.cfx_random, device, INT64, 1, sizes, "permutation", 0, 0, stream(), out) end
   return out
 end
 
@@ -175,9 +176,10 @@ end
 ---@return conflux.Tensor
 function make.eye(n, m, o)
   if type(m) == "table" and o == nil then m, o = nil, m end
-  size_array[0] = check.integer("eye", "n", n, 0)
-  size_array[1] = m == nil and n or check.integer("eye", "m", m, 0)
-  local x = full("eye", 0, FLOAT32, 2, o)
+  local sizes = sizes_t()
+  sizes[0] = check.integer("eye", "n", n, 0)
+  sizes[1] = m == nil and n or check.integer("eye", "m", m, 0)
+  local x = full("eye", 0, FLOAT32, 2, sizes, o)
   local diagonal = new()
   local st = C.cfx_diagonal(x, diagonal)
   if st ~= 0 then settle(st, C.cfx_diagonal, x, diagonal) end
@@ -197,8 +199,8 @@ function make.onehot(ids, n, o)
   if not istype(tensor_t, ids) then wrong("onehot", "ids", "an integer tensor", ids) end
   check.integer("onehot", "n", n, 0)
   local dtype = check.options("onehot", o, {"dtype"}).dtype
-  core.at_line() -- an id out of range is found in the queue
   local out = new()
+  core.at_line() -- an id out of range is found in the queue
   local st = C.cfx_onehot(ids, n, out)
   if st ~= 0 then settle(st, C.cfx_onehot, ids, n, out) end
   return dtype == nil and out or out:to(dtypes[check.dtype("onehot", "dtype", dtype)])
@@ -206,10 +208,10 @@ end
 
 -- ---- from Lua's values ------------------------------------------------------------------------------------
 
-local function from_host(device, dtype, n, data)
+local function from_host(device, dtype, n, sizes, data)
   local out = new()
-  local st = C.cfx_from_host(device, dtype, n, size_array, data, out)
-  if st ~= 0 then settle(st, C.cfx_from_host, device, dtype, n, size_array, data, out) end
+  local st = C.cfx_from_host(device, dtype, n, sizes, data, out)
+  if st ~= 0 then settle(st, C.cfx_from_host, device, dtype, n, sizes, data, out) end
   return out
 end
 
@@ -291,8 +293,9 @@ function make.tensor(v, o)
   else
     flatten(v, shape, 1, array, 0, kind, dtype, {})
   end
-  for d = 1, #shape do size_array[d - 1] = shape[d] end
-  local out = from_host(device, read_as, #shape, array)
+  local sizes = sizes_t()
+  for d = 1, #shape do sizes[d - 1] = shape[d] end
+  local out = from_host(device, read_as, #shape, sizes, array)
   if read_as == dtype then return out end
   local half = out:to(dtypes[dtype])
   C.cfx_release(out)
@@ -315,6 +318,8 @@ local raw = {void = 0, char = 1, uint16_t = 2, ["unsigned short"] = 2}
 ---@return conflux.Tensor
 function make.from(pointer, shape, o)
   check.shape("from", "shape", shape)
+  local n, sizes = #shape, sizes_t()
+  for d = 1, n do sizes[d - 1] = shape[d] end
   local element = type(pointer) == "string" and "char"
   local is_array, bytes = false, nil
   if type(pointer) == "cdata" then
@@ -336,13 +341,13 @@ function make.from(pointer, shape, o)
   end
   if pointer == nil then check.arg("from", "pointer", "an address", "NULL") end
   local need = size
-  for d = 1, #shape do need = need * shape[d] end
+  for d = 0, n - 1 do need = need * tonumber(sizes[d]) end
   if type(pointer) == "string" then bytes = #pointer elseif is_array then bytes = ffi.sizeof(pointer) end
   if bytes and bytes < need or type(pointer) == "string" and bytes ~= need then
     wrong("from", "pointer", ("%d bytes for shape [%s]"):format(need, concat(shape, ", ")), bytes)
   end
-  for d = 1, #shape do size_array[d - 1] = shape[d] end
-  return from_host(device, dtype, #shape, type(pointer) == "string" and ffi.cast("const char *", pointer) or pointer)
+  local data = type(pointer) == "string" and ffi.cast("const char *", pointer) or pointer
+  return from_host(device, dtype, n, sizes, data)
 end
 
 return make

@@ -9,6 +9,7 @@ local check = require "conflux.check"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle, op_number, at_line = core.new, core.settle, core.op, core.at_line
+local dims_t = core.dims_t
 local wrong = check.wrong
 local next, type = next, type
 
@@ -26,12 +27,11 @@ end
 
 -- ---- reductions -------------------------------------------------------------------------------------------
 
-local dim_array = ffi.new "int32_t[8]"
 local KEEPDIM, VAR_OPTIONS = {"keepdim"}, {"keepdim", "correction"}
 
--- Reads `dims?, options?`: leaves the dimensions in `dim_array`, returns their number (0: all), keepdim, options.
+-- Reads `dims?, options?`: returns the number of dimensions (0: all), an array of them for C, keepdim, options.
 local function read_dims(name, x, d, o, known)
-  local n = 0
+  local n, dims = 0, dims_t()
   if type(d) == "table" and d[1] == nil and next(d) ~= nil then
     if o ~= nil then wrong(name, "dims", "a dimension or a list of them", d) end
     d, o = nil, d
@@ -39,25 +39,25 @@ local function read_dims(name, x, d, o, known)
   if type(d) == "table" then
     local list = check.dims(name, "dims", d, x._ndim)
     n = #list
-    for k = 1, n do dim_array[k - 1] = list[k] end
+    for k = 1, n do dims[k - 1] = list[k] end
   elseif d ~= nil then
-    dim_array[0], n = check.dim(name, "dims", d, x._ndim), 1
+    dims[0], n = check.dim(name, "dims", d, x._ndim), 1
   end
-  if o == nil then return n, 0, nil end
+  if o == nil then return n, dims, 0, nil end
   check.options(name, o, known)
   if o.keepdim ~= nil then check.boolean(name, "keepdim", o.keepdim) end
-  return n, o.keepdim and 1 or 0, o
+  return n, dims, o.keepdim and 1 or 0, o
 end
 
 local function reduction(name)
   local op = op_number[name]
   define(name, function(x, dims, o)
     if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-    local n, keep = 0, 0
-    if dims ~= nil or o ~= nil then n, keep = read_dims(name, x, dims, o, KEEPDIM) end
+    local n, array, keep = 0, nil, 0
+    if dims ~= nil or o ~= nil then n, array, keep = read_dims(name, x, dims, o, KEEPDIM) end
     local out = new()
-    local st = C.cfx_reduce(op, x, n, dim_array, keep, 0, out)
-    if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dim_array, keep, 0, out) end
+    local st = C.cfx_reduce(op, x, n, array, keep, 0, out)
+    if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, array, keep, 0, out) end
     return out
   end)
 end
@@ -135,14 +135,14 @@ reduction "all"
 local function variance(name, x, d, o)
   local op = op_number[name]
   if not istype(tensor_t, x) then wrong(name, "x", "a tensor", x) end
-  local n, keep, correction = 0, 0, 1
+  local n, dims, keep, correction = 0, nil, 0, 1
   if d ~= nil or o ~= nil then
-    n, keep, o = read_dims(name, x, d, o, VAR_OPTIONS)
+    n, dims, keep, o = read_dims(name, x, d, o, VAR_OPTIONS)
     if o and o.correction ~= nil then correction = check.number(name, "correction", o.correction) end
   end
   local out = new()
-  local st = C.cfx_reduce(op, x, n, dim_array, keep, correction, out)
-  if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dim_array, keep, correction, out) end
+  local st = C.cfx_reduce(op, x, n, dims, keep, correction, out)
+  if st ~= 0 then settle(st, C.cfx_reduce, op, x, n, dims, keep, correction, out) end
   return out
 end
 
@@ -222,7 +222,8 @@ define("sort", function(x, d, o)
   return values, ids
 end)
 
--- Whether ids are in range is seen only where they are read, in the queue: what takes them notes the script's line.
+-- Whether ids are in range is seen only where they are read, in the queue: what takes them notes the script's line,
+-- last of all, as a finaliser may note another one.
 
 -- ---- products and selection -------------------------------------------------------------------------------
 
@@ -251,8 +252,8 @@ define("index", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("index", "x", "a tensor", x) end
   if not istype(tensor_t, ids) then wrong("index", "ids", "an integer tensor", ids) end
   d = check.dim("index", "d", d, x._ndim)
-  at_line()
   local out = new()
+  at_line()
   local st = C.cfx_index(x, d, ids, out)
   if st ~= 0 then settle(st, C.cfx_index, x, d, ids, out) end
   return out
@@ -267,8 +268,8 @@ define("gather", function(x, d, ids)
   if not istype(tensor_t, x) then wrong("gather", "x", "a tensor", x) end
   if not istype(tensor_t, ids) then wrong("gather", "ids", "an integer tensor", ids) end
   d = check.dim("gather", "d", d, x._ndim)
-  at_line()
   local out = new()
+  at_line()
   local st = C.cfx_gather(x, d, ids, out)
   if st ~= 0 then settle(st, C.cfx_gather, x, d, ids, out) end
   return out
@@ -286,8 +287,8 @@ define("scatteradd", function(x, d, ids, src)
   if not istype(tensor_t, ids) then wrong("scatteradd", "ids", "an integer tensor", ids) end
   if not istype(tensor_t, src) then wrong("scatteradd", "src", "a tensor", src) end
   d = check.dim("scatteradd", "d", d, x._ndim)
-  at_line()
   local out = new()
+  at_line()
   local st = C.cfx_scatter_add(x, d, ids, src, out)
   if st ~= 0 then settle(st, C.cfx_scatter_add, x, d, ids, src, out) end
   return out

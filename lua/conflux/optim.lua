@@ -432,21 +432,21 @@ local function rate_at(lr, step)
   return rate
 end
 
--- Makes one update, or returns why C did not.  The schedule is the user's code, and finalisers may run wherever an
--- object is made; what C gets is put together behind all of these, and a second try puts it together anew.
+-- Makes one update, or returns why C did not.  The schedule is the user's code: what C gets is put together after it,
+-- belongs to this call alone, and for a second try is put together anew.
 local function make_update(state, opt, model, gradient)
   local step = state.step + 1
   local rate = rate_at(state.lr or opt.lr, step)
   local binding = binding_of(state, opt, model)
-  local plan, rule = binding.plan, binding.rule
+  local plan, rule = binding.plan, rule_t(binding.rule)
   local missed = missed_array(state, plan)
   local grads = pointers_t(plan.trainable)
+  rule.rate = rate
   core.at_line()
   plan:take_gradient("update", "gradient", gradient, grads)
   if state.step + 1 ~= step then
     check.fail("update", "the state was updated while its schedule ran for update %d", step)
   end
-  rule.rate = rate
   local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, binding.states, binding.scale,
     binding.decay, missed)
   if st == 0 then

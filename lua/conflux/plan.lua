@@ -91,8 +91,6 @@ end
 
 --- Puts the handles of the trainable parameters' places in `x`, a tree of the model's structure, into `array`, from
 -- `at` on.  Returns the number of the first parameter, frozen or not, that it lacks, or nil.
---
--- It makes no object, so that no finaliser runs in it: nothing changes `x` or `scratch` meanwhile.
 function Plan:gather(x, array, at)
   local places = self.places
   if self.single then
@@ -100,8 +98,7 @@ function Plan:gather(x, array, at)
     if places[1] then array[at] = x end
     return nil
   end
-  local parents, keys, tables = self.parents, self.keys, self.scratch
-  tables[1] = x
+  local parents, keys, tables = self.parents, self.keys, {x}
   for slot = 2, #parents do
     local parent = tables[parents[slot]]
     tables[slot] = type(parent) == "table" and rawget(parent, keys[slot]) or false
@@ -118,7 +115,6 @@ function Plan:gather(x, array, at)
       missing = leaf[3]
     end
   end
-  for slot = 1, #parents do tables[slot] = false end
   return missing
 end
 
@@ -141,8 +137,7 @@ local function refuse_strangers(plan, fname, name, x)
   end
 end
 
---- Puts the trainable part of a gradient that a user hands in into `array`, after checking all of it.  No object is
--- made after its last look at the gradient: if C is called next, it gets what lies there now.
+--- Puts the trainable part of a gradient that a user hands in into `array`, after checking all of it.
 function Plan:take_gradient(fname, name, x, array)
   if type(x) ~= "table" and not is_tensor(x) then
     check.arg(fname, name, "a tree of the model's structure", check.describe(x))
@@ -151,8 +146,6 @@ function Plan:take_gradient(fname, name, x, array)
   if missing then refuse_missing(self, fname, name, missing) end
   if origins[x] == self or self.single then return end
   refuse_strangers(self, fname, name, x)
-  missing = self:gather(x, array, 0)
-  if missing then refuse_missing(self, fname, name, missing) end
 end
 
 -- ---- layouts ------------------------------------------------------------------------------------------------
@@ -248,7 +241,6 @@ local function build(fname, name, model, tensors, paths)
     local index = {}
     for i = 1, n do index[tensors[i]] = i end
     skeleton(plan, model, index)
-    plan.scratch = {}
     refuse_doubles(fname, tensors, paths)
     if n > 0 and plan.device then plan.layout = find_layout(n, plan.array, tensors, paths, plan.device) end
   end

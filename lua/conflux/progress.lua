@@ -5,7 +5,7 @@ local core = require "conflux.core"
 local check = require "conflux.check"
 
 local C, ffi = core.C, core.ffi
-local is_tensor = core.is_tensor
+local is_tensor, seconds = core.is_tensor, core.seconds
 local floor, max, min = math.floor, math.max, math.min
 local getenv, setmetatable, type = os.getenv, setmetatable, type
 local stderr = io.stderr
@@ -19,13 +19,6 @@ ffi.cdef [[ int cf_isatty(int fd) __asm__("isatty"); ]]
 
 local WIDTH = 24      -- of the bar
 local EVERY = 0.1     -- seconds between two drawings
-
-local instant = ffi.new "cf_time"
-
-local function seconds()
-  ffi.C.cf_clock_gettime(1, instant) -- CLOCK_MONOTONIC
-  return tonumber(instant.s) + tonumber(instant.ns) * 1e-9
-end
 
 --- A bar on stderr, if that is a terminal, with the rate and the time left.
 ---@class conflux.Progress

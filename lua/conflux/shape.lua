@@ -7,14 +7,12 @@ local tensor = require "conflux.tensor"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local new, settle = core.new, core.settle
+local sizes_t, dims_t = core.sizes_t, core.dims_t
 local slice, wrong = tensor.slice, check.wrong
 local tonumber, type = tonumber, type
 local min = math.min
 
 local Tensor = core.methods
-
-local size_array = check.size_array
-local dim_array = ffi.new "int32_t[8]"
 
 --- The same elements, row-major, in another shape: a view where there is one, else a copy.
 ---@param x conflux.Tensor
@@ -22,11 +20,11 @@ local dim_array = ffi.new "int32_t[8]"
 ---@return conflux.Tensor
 function Tensor.reshape(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("reshape", "x", "a tensor", x) end
-  local n, o = check.sizes("reshape", -1, a, b, c, d, e, f, g, h, i)
+  local n, sizes, o = check.sizes("reshape", -1, a, b, c, d, e, f, g, h, i)
   if o then check.options("reshape", o, {}) end
   local out = new()
-  local st = C.cfx_reshape(x, n, size_array, out)
-  if st ~= 0 then settle(st, C.cfx_reshape, x, n, size_array, out) end
+  local st = C.cfx_reshape(x, n, sizes, out)
+  if st ~= 0 then settle(st, C.cfx_reshape, x, n, sizes, out) end
   return out
 end
 
@@ -36,11 +34,11 @@ end
 ---@return conflux.Tensor
 function Tensor.expand(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("expand", "x", "a tensor", x) end
-  local n, o = check.sizes("expand", -1, a, b, c, d, e, f, g, h, i)
+  local n, sizes, o = check.sizes("expand", -1, a, b, c, d, e, f, g, h, i)
   if o then check.options("expand", o, {}) end
   local out = new()
-  local st = C.cfx_expand(x, n, size_array, out)
-  if st ~= 0 then settle(st, C.cfx_expand, x, n, size_array, out) end
+  local st = C.cfx_expand(x, n, sizes, out)
+  if st ~= 0 then settle(st, C.cfx_expand, x, n, sizes, out) end
   return out
 end
 
@@ -50,12 +48,12 @@ end
 ---@return conflux.Tensor
 function Tensor.tile(x, a, b, c, d, e, f, g, h, i)
   if not istype(tensor_t, x) then wrong("tile", "x", "a tensor", x) end
-  local n, o = check.sizes("tile", 0, a, b, c, d, e, f, g, h, i)
+  local n, sizes, o = check.sizes("tile", 0, a, b, c, d, e, f, g, h, i)
   if o then check.options("tile", o, {}) end
   if n ~= x._ndim then wrong("tile", "counts", ("%d counts, one per dimension"):format(x._ndim), n) end
   local out = new()
-  local st = C.cfx_tile(x, size_array, out)
-  if st ~= 0 then settle(st, C.cfx_tile, x, size_array, out) end
+  local st = C.cfx_tile(x, sizes, out)
+  if st ~= 0 then settle(st, C.cfx_tile, x, sizes, out) end
   return out
 end
 
@@ -85,14 +83,15 @@ function Tensor.t(x)
   return out
 end
 
--- Dimensions given one by one or as a list, from 0, into dim_array; returns their number.
+-- Dimensions given one by one or as a list: their number, and an array of them for C, from 0.
 local function read_dims(fname, x, first, ...)
-  local dims = type(first) == "table" and first or {first, ...}
-  dims = check.dims(fname, "dims", dims, x._ndim)
-  for k = 1, #dims do
-    dim_array[k - 1] = dims[k]
+  local list = type(first) == "table" and first or {first, ...}
+  list = check.dims(fname, "dims", list, x._ndim)
+  local dims = dims_t()
+  for k = 1, #list do
+    dims[k - 1] = list[k]
   end
-  return #dims
+  return #list, dims
 end
 
 --- The dimensions in another order: a view.
@@ -101,11 +100,11 @@ end
 ---@return conflux.Tensor
 function Tensor.permute(x, ...)
   if not istype(tensor_t, x) then wrong("permute", "x", "a tensor", x) end
-  local n = read_dims("permute", x, ...)
+  local n, dims = read_dims("permute", x, ...)
   if n ~= x._ndim then wrong("permute", "dims", ("%d dimensions"):format(x._ndim), n) end
   local out = new()
-  local st = C.cfx_permute(x, n, dim_array, out)
-  if st ~= 0 then settle(st, C.cfx_permute, x, n, dim_array, out) end
+  local st = C.cfx_permute(x, n, dims, out)
+  if st ~= 0 then settle(st, C.cfx_permute, x, n, dims, out) end
   return out
 end
 
@@ -115,14 +114,14 @@ end
 ---@return conflux.Tensor
 function Tensor.flip(x, ...)
   if not istype(tensor_t, x) then wrong("flip", "x", "a tensor", x) end
-  local n = read_dims("flip", x, ...)
+  local n, dims = read_dims("flip", x, ...)
   if n == 0 then
     n = x._ndim
-    for d = 0, n - 1 do dim_array[d] = d end
+    for d = 0, n - 1 do dims[d] = d end
   end
   local out = new()
-  local st = C.cfx_flip(x, n, dim_array, out)
-  if st ~= 0 then settle(st, C.cfx_flip, x, n, dim_array, out) end
+  local st = C.cfx_flip(x, n, dims, out)
+  if st ~= 0 then settle(st, C.cfx_flip, x, n, dims, out) end
   return out
 end
 
@@ -139,15 +138,15 @@ function Tensor.squeeze(x, d)
     st = C.cfx_squeeze(x, d, out)
     if st ~= 0 then settle(st, C.cfx_squeeze, x, d, out) end
   else
-    local n = 0
+    local n, sizes = 0, sizes_t()
     for k = 0, x._ndim - 1 do
       if x._shape[k] ~= 1 then
-        size_array[n] = x._shape[k]
+        sizes[n] = x._shape[k]
         n = n + 1
       end
     end
-    st = C.cfx_reshape(x, n, size_array, out)
-    if st ~= 0 then settle(st, C.cfx_reshape, x, n, size_array, out) end
+    st = C.cfx_reshape(x, n, sizes, out)
+    if st ~= 0 then settle(st, C.cfx_reshape, x, n, sizes, out) end
   end
   return out
 end
@@ -183,7 +182,7 @@ function Tensor.pad(x, widths, o)
     check.arg("pad", "widths", ("a list of %d, {before, after} per dimension"):format(ndim),
       n and ("a list of %d"):format(n) or check.describe(widths))
   end
-  local before, after = ffi.new "int64_t[8]", ffi.new "int64_t[8]"
+  local before, after = sizes_t(), sizes_t()
   for d = 1, ndim do
     local width = widths[d]
     local a, b = width, width

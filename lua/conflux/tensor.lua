@@ -110,11 +110,10 @@ end
 -- What the host reads a dtype as; half types are converted to float32 before.
 local element = {bool = "uint8_t", uint8 = "uint8_t", int32 = "int32_t", int64 = "int64_t",
   float32 = "float", float64 = "double"}
-local arrays, ones, pointers = {}, {}, {}
+local arrays, pointers = {}, {}
 for name, ctype in each, element do
   local number = dtype_of[name]
   arrays[number] = ffi.typeof(ctype .. "[?]")
-  ones[number] = ffi.new(ctype .. "[1]")
   pointers[number] = ffi.typeof(ctype .. " *")
 end
 pointers[dtype_of.bool] = ffi.typeof "bool *"
@@ -126,8 +125,8 @@ for number = 0, #dtypes do
   sizes_of[number] = C.cfx_dtype_size(number)
 end
 
--- Reads all values, row-major, into `into` or a new array; returns it, their number, and the dtype as read.
-local function read(x, into)
+-- Reads all values, row-major, into a new array; returns it, their number, and the dtype as read.
+local function read(x)
   if not arrays[x._dtype] then -- a half type
     local plain, wide = new(), new()
     local st = C.cfx_detach(x, plain)
@@ -135,15 +134,15 @@ local function read(x, into)
     st = C.cfx_to(plain, nil, FLOAT32, wide)
     if st ~= 0 then settle(st, C.cfx_to, plain, nil, FLOAT32, wide) end
     C.cfx_release(plain)
-    local array, n, dtype = read(wide, into and ones[FLOAT32])
+    local array, n, dtype = read(wide)
     C.cfx_release(wide)
     return array, n, dtype
   end
   local dtype, n = x._dtype, numel(x)
-  if not into and n * sizes_of[dtype] > MOST_BYTES then
+  if n * sizes_of[dtype] > MOST_BYTES then
     fail("read", "%.0f bytes at once are more than Lua takes: read a part, or take the :pointer()", n * sizes_of[dtype])
   end
-  local array = into or arrays[dtype](n)
+  local array = arrays[dtype](n)
   if core.on_wait then core.on_wait(x) end
   local st = C.cfx_read(x, array, n * sizes_of[dtype])
   if st ~= 0 then settle(st, C.cfx_read, x, array, n * sizes_of[dtype]) end
@@ -167,7 +166,7 @@ end
 function Tensor.item(x)
   if not istype(tensor_t, x) then wrong("item", "x", "a tensor", x) end
   if numel(x) ~= 1 then wrong("item", "x", "a tensor of one element", x) end
-  local array, _, dtype = read(x, ones[x._dtype] or ones[FLOAT32])
+  local array, _, dtype = read(x)
   return to_lua("item", array[0], dtype)
 end
 

@@ -251,10 +251,12 @@ end
 function tree.flatten(model)
   local record = records[model]
   if record and still_holds(record.shape) then return record end
+  -- before the parameters: what a finaliser changes in between makes the record one of the past
+  local shape = type(model) == "table" and remember(model) or nil
   local tensors, paths, trainable = tree.parameters(model)
   record = {n = #tensors, trainable = trainable, tensors = tensors, paths = paths, array = core.ptrs(tensors)}
-  if type(model) == "table" then
-    record.shape = remember(model)
+  if shape then
+    record.shape = shape
     records[model] = record
   end
   return record

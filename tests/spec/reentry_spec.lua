@@ -5,6 +5,7 @@ local cf = require "conflux"
 local optim = cf.optim
 
 local devices = require "tests.spec.devices"
+local program = require "tests.spec.program"
 local on = devices.on
 devices.use(2, setup, teardown)
 
@@ -173,5 +174,29 @@ describe("a custom backward", function()
     end)
     cf.addgradient(sum, function(m) return square(m.w * 1):sum() end, model)
     assert.tensor_equal(kept, {3, 5, 7})
+  end)
+end)
+
+-- ---- finalisers inside a call -------------------------------------------------------------------------------
+
+-- Programs of their own, as they set the collector; finalisers.lua has the calls.
+describe("a finaliser that calls Conflux", function()
+  local function run(mode, before)
+    local out, err, code = program.run("tests/spec/finalisers.lua " .. mode, before)
+    assert.equal(0, code, out .. err)
+    return out
+  end
+
+  it("changes nothing in a call inside which it runs, wherever that makes an object #program", function()
+    assert.matches("^finalisers ran in (%d+) of %1 calls\n$", run "objects")
+  end)
+
+  it("changes nothing in a call of a loop that LuaJIT compiles #program", function()
+    assert.matches("^finalisers ran in (%d+) of %1 calls\n$", run "compiled")
+  end)
+
+  it("changes nothing in the second try of a call that was out of memory #program", function()
+    local ran = run("memory", "CONFLUX_MEMORY_LIMIT=4M"):match "^finalisers ran in (%d+) of %d+ calls\n$"
+    assert.is_true(tonumber(ran) > 0)
   end)
 end)

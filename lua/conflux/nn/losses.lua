@@ -35,8 +35,8 @@ function losses.crossentropy(logits, target, o)
     if o.smoothing ~= nil then smoothing = check.number("crossentropy", "smoothing", o.smoothing) end
     if o.ignore ~= nil then ignore = check.integer("crossentropy", "ignore", o.ignore) end
   end
-  core.at_line() -- an id out of range is found in the queue
   local out = new()
+  core.at_line() -- an id out of range is found in the queue
   local st = C.cfx_crossentropy(logits, target, smoothing, ignore, reduction, out)
   if st ~= 0 then settle(st, C.cfx_crossentropy, logits, target, smoothing, ignore, reduction, out) end
   return out

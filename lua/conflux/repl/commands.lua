@@ -3,8 +3,8 @@
 local core   = require "conflux.core"
 local system = require "conflux.system"
 
-local ffi = core.ffi
-local error, pcall, require, tonumber, type = error, pcall, require, tonumber, type
+local seconds = core.seconds
+local error, pcall, require, type = error, pcall, require, type
 local concat = table.concat
 local stdout = io.stdout
 
@@ -28,13 +28,6 @@ Ctrl-C ends what runs, or drops the line.
 ]]
 
 -- ---- what they do -----------------------------------------------------------------------------------------
-
-local now = ffi.new "cf_time"
-
-local function seconds()
-  ffi.C.cf_clock_gettime(1, now) -- CLOCK_MONOTONIC
-  return tonumber(now.s) + tonumber(now.ns) * 1e-9
-end
 
 local UNITS = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}}
 
