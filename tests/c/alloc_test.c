@@ -267,6 +267,9 @@ CALL(allreduce_some, cfx_allreduce("max", DEVICES, 2,
                                                     &w->replica[2], &w->parts[2]}))
 CALL(reduce_to, cfx_reduce_to("sum", 1, DEVICES, 1, (cfx_tensor *[]){&w->replica[0], &w->replica[1], &w->replica[2]}))
 CALL(broadcast, cfx_broadcast(2, DEVICES, 1, (cfx_tensor *[]){&w->across[0], &w->across[1], &w->across[2]}))
+CALL(weighted_mean, cfx_weighted_mean((double[]){1, 2, 0}, -1, DEVICES, 1,
+                                      (cfx_tensor *[]){&w->replica[0], &w->replica[1], &w->replica[2]}))
+CALL(common, cfx_common(DEVICES, 1, (cfx_tensor *[]){&w->replica[0], &w->replica[1], &w->replica[2]}))
 CALL(allgather, cfx_allgather(DEVICES, (const cfx_tensor *[]){&w->replica[0], &w->replica[1], &w->replica[2]},
                               (cfx_tensor *[]){&w->gathered[0], &w->gathered[1], &w->gathered[2]}))
 CALL(reduce_scatter,
@@ -377,6 +380,8 @@ static const struct {
     ROW(reduce_to),
     ROW(broadcast),
     ROW(allgather),
+    ROW(weighted_mean),
+    ROW(common),
     ROW(reduce_scatter),
     ROW(layout_new),
     ROW(layout_make),
