@@ -35,7 +35,8 @@ static inline cfx_status cf_copy_string(const char *text, char **out) {
     void *copy = NULL;
     const size_t bytes = strlen(text) + 1;
     CF_TRY(cf_alloc(bytes, &copy));
-    *out = memcpy(copy, text, bytes);
+    memcpy(copy, text, bytes);
+    *out = (char *)copy; /* kernels of C++ include this, too */
     return CFX_OK;
 }
 
