@@ -17,7 +17,8 @@ static int by_buffer(const void *a, const void *b) {
     return one != other ? (one < other ? -1 : 1) : x->leaf < y->leaf ? -1 : x->leaf > y->leaf;
 }
 
-/* qsort: by place, buffers in the order of the list, and of two at one place the larger first, which the other lies in. */
+/* qsort: by place, buffers in the order of the list, and of two at one place the larger first, which the other lies
+ * in. */
 static int by_place(const void *a, const void *b) {
     const spot *x = a, *y = b;
     if (x->first != y->first) return x->first < y->first ? -1 : 1;
