@@ -355,13 +355,18 @@ local function factor_array(plan, by_path)
   return array
 end
 
--- A state tree that has no place for a parameter was made for another model, or before a change.
+-- The handles of a state's tree, as it is now.  One that has no place for a parameter was made for another model, or
+-- before a change.
 local function gather_state(plan, tree, which, array, at)
   local missing = plan:gather(tree, array, at)
   if missing then
     check.fail("update", "the state has no place ('%s') for parameter '%s': call setup again", which,
       plan.paths[missing])
   end
+end
+
+local function check_state(plan, tree, which, array, at)
+  gather_state(plan, tree, which, array, at)
   for k = 1, plan.trainable do
     local i = plan.numbers[k]
     local s, x = array[at + k - 1], plan.tensors[i]
@@ -380,11 +385,11 @@ local function bind(state, opt, plan, model)
   local binding = {
     plan = plan, owner = owner_of(plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
     synchronized = core.synchronized,
-    states = pointers_t(math.max(count, 1) * plan.trainable),
+    count = count, states = pointers_t(math.max(count, 1) * plan.trainable),
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
   }
-  if count >= 1 then gather_state(plan, state.m, "m", binding.states, 0) end
-  if count >= 2 then gather_state(plan, state.v, "v", binding.states, plan.trainable) end
+  if count >= 1 then check_state(plan, state.m, "m", binding.states, 0) end
+  if count >= 2 then check_state(plan, state.v, "v", binding.states, plan.trainable) end
   bindings[state] = binding
   return binding
 end
@@ -438,16 +443,18 @@ local function make_update(state, opt, model, gradient)
   local step = state.step + 1
   local rate = rate_at(state.lr or opt.lr, step)
   local binding = binding_of(state, opt, model)
-  local plan, rule = binding.plan, rule_t(binding.rule)
+  local plan, rule, states = binding.plan, rule_t(binding.rule), binding.states
   local missed = missed_array(state, plan)
   local grads = pointers_t(plan.trainable)
   rule.rate = rate
   core.at_line()
   plan:take_gradient("update", "gradient", gradient, grads)
+  if binding.count >= 1 then gather_state(plan, state.m, "m", states, 0) end
+  if binding.count >= 2 then gather_state(plan, state.v, "v", states, plan.trainable) end
   if state.step + 1 ~= step then
     check.fail("update", "the state was updated while its schedule ran for update %d", step)
   end
-  local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, binding.states, binding.scale,
+  local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, states, binding.scale,
     binding.decay, missed)
   if st == 0 then
     state.step = step

@@ -180,6 +180,21 @@ describe("update", function()
     assert.tensor_near(model[1]:to "float32", {0.9, 0.9, 0.9}, 1e-2)
   end)
 
+  it("uses the state's tensors that are there now", function()
+    local w = {cf.zeros(2)}
+    local state = optim.Momentum(1, 0.5):setup(w)
+    optim.update(state, w, {cf.ones(2)})
+    state.m[1] = cf.full(4, 2)
+    collectgarbage()
+    collectgarbage()
+    optim.update(state, w, {cf.ones(2)})
+    assert.tensor_equal(state.m[1], cf.full(3, 2))
+    assert.tensor_equal(w[1], cf.full(-4, 2))
+    state.m[1] = nil
+    assert.refuses(function() optim.update(state, w, {cf.ones(2)}) end,
+      "update: the state has no place ('m') for parameter '1': call setup again")
+  end)
+
   it("refuses a parameter that was replaced, by path", function()
     local model, state, g = problem()
     optim.update(state, model, g)
