@@ -209,9 +209,9 @@ static cfx_status start(cfx_engine *engine, const cfx_engine_options *options) {
     if (failed == 0 && engine->host.limit && engine->host.used > engine->host.limit) failed = LUA_ERRMEM;
     if (failed == 0) failed = cf_host_protect(&engine->host, set_up, (void *)options, &message);
     if (failed == 0) return CFX_OK;
-    if (!engine->host.limit) return cf_engine_fail(CFX_EMEMORY, "engine: out of memory: a Lua state");
-    return cf_engine_fail(CFX_EMEMORY, "engine: a Lua state does not fit in its limit of %zu bytes",
-                          engine->host.limit);
+    const size_t limit = options->lua_memory_limit; /* a state that was closed again has none */
+    if (!limit) return cf_engine_fail(CFX_EMEMORY, "engine: out of memory: a Lua state");
+    return cf_engine_fail(CFX_EMEMORY, "engine: a Lua state does not fit in its limit of %zu bytes", limit);
 }
 
 static void finish(cfx_engine *engine) {

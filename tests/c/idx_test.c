@@ -96,12 +96,12 @@ TEST(a_dimension_of_zero_gives_an_empty_tensor) {
     cfx_release(&x);
 }
 
-TEST(a_missing_file_is_named_with_the_systems_reason) {
+TEST(a_file_that_cannot_be_read_is_named_with_the_reason) {
     cfx_tensor x = {0};
     CHECK_STATUS(cfx_idx_read(cpu(), test_path("absent"), &x), CFX_EIO);
     CHECK(test_says("absent: No such file or directory"));
     CHECK_STATUS(cfx_idx_read(cpu(), "/tmp", &x), CFX_EIO);
-    CHECK(test_says("/tmp: Is a directory"));
+    CHECK(test_says("/tmp: not a regular file"));
 }
 
 TEST(what_is_no_idx_file_is_refused) {
