@@ -190,6 +190,35 @@ CFX_API void cfx_debt_paid(cfx_context *context);
 /* Gives unused memory back to the system. */
 CFX_API void cfx_memory_trim(cfx_context *context);
 
+/* A meter counts work by what the devices have done of it, where the host only enqueues it.  It owns nothing: the caller
+ * holds it, drops it when it likes, and does not use it once its context has ended. */
+typedef struct cfx_meter_point {
+    double _count;
+    int32_t _n; /* the commands that it waits for, at most one a queue */
+    struct {
+        void *_queue;
+        uint64_t _ticket;
+    } _events[130];
+} cfx_meter_point;
+typedef struct cfx_meter {
+    cfx_context *_context;
+    double _done;
+    int32_t _first, _n; /* the ring's points, oldest first */
+    int32_t _each;      /* calls of cfx_meter_count that share a point */
+    int32_t _calls;     /* and those that the newest one has */
+    cfx_meter_point _points[16];
+} cfx_meter;
+/* Begins at 0. */
+CFX_API void cfx_meter_begin(cfx_context *context, cfx_meter *out);
+/* Counts n once all that is enqueued by now is done; never waits.  While many calls are behind, neighbours are counted
+ * together, with the last of them. */
+CFX_API void cfx_meter_count(cfx_meter *meter, double n);
+/* How much is done, as far as the host knows; never waits.  A device that only launches work is asked how far it is, so
+ * that a later call knows more. */
+CFX_API double cfx_meter_done(cfx_meter *meter);
+/* Waits until all that was counted is done; raises the fault that kept some of it from being done. */
+CFX_API cfx_status cfx_meter_wait(cfx_meter *meter);
+
 /* Random numbers are Philox 4x32-10 (Salmon et al., SC 2011) by position.  Stream 0 is shared, stream i + 1
  * belongs to device i of the run.  Starts all streams anew, at position 0. */
 CFX_API void cfx_seed(cfx_context *context, uint64_t seed);
@@ -542,12 +571,12 @@ typedef struct cfx_engine cfx_engine;
 
 /* How far a script is that uses cf.progress. */
 typedef struct cfx_progress {
-    const char *label; /* "" where the script gives none */
-    double done, total;
-    double rate;      /* what was done per second */
-    double seconds;   /* since it began */
-    double loss;      /* the last one that is known; NaN: none is */
-    int32_t finished; /* 1: this was the last time */
+    const char *label;  /* "" where the script gives none */
+    double done, total; /* done: by the devices, not only enqueued */
+    double rate;        /* what was done per second */
+    double seconds;     /* since it began */
+    double loss;        /* the last one that is known; NaN: none is */
+    int32_t finished;   /* 1: this was the last time */
 } cfx_progress;
 /* Runs in the thread of the call, at most ten times a second and at the end.  Must not call Conflux, except for
  * cfx_engine_interrupt. */

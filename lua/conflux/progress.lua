@@ -5,10 +5,11 @@ local core = require "conflux.core"
 local check = require "conflux.check"
 
 local C, ffi = core.C, core.ffi
-local is_tensor, seconds = core.is_tensor, core.seconds
+local is_tensor, seconds, settle = core.is_tensor, core.seconds, core.settle
 local floor, max, min = math.floor, math.max, math.min
-local getenv, setmetatable, type = os.getenv, setmetatable, type
-local stderr = io.stderr
+local error, getenv, pcall, setmetatable, type = error, os.getenv, pcall, setmetatable, type
+local getmetatable, rawget, rawset = getmetatable, rawget, rawset
+local stdout, stderr = io.stdout, io.stderr
 
 -- Inside another program: its hook, or false if it has none.
 local has_host, host = pcall(require, "conflux.host")
@@ -20,9 +21,58 @@ ffi.cdef [[ int cf_isatty(int fd) __asm__("isatty"); ]]
 local WIDTH = 24      -- of the bar
 local EVERY = 0.1     -- seconds between two drawings
 
---- A bar on stderr, if that is a terminal, with the rate and the time left.
+local files = getmetatable(stdout).__index
+local write, flush = files.write, files.flush -- those of a time when no bar stands on the terminal
+
+-- ---- the line that a bar stands on ------------------------------------------------------------------------
+
+-- While a bar stands on the terminal, and only then, print, io.write and the method write of files take it away before
+-- they write: the script's text gets a line of its own, and the bar is drawn again later.  Each is given back when the
+-- bar is gone, unless the script has put something else into its place, which is left there.
+local places = {{_G, "print"}, {io, "write"}, {files, "write"}}
+local stands = false -- a bar on the terminal
+
+local function clear()
+  if not stands then return end
+  stands = false
+  for i = 1, #places do
+    local place = places[i]
+    if rawget(place[1], place[2]) == place.hook then rawset(place[1], place[2], place.before) end
+    place.hook, place.before = nil, nil
+  end
+end
+
+local function hook(place)
+  local before = rawget(place[1], place[2])
+  if type(before) ~= "function" then return end
+  -- The script may keep it, and call it when no bar stands there.
+  local function hooked(...)
+    if stands and (before ~= write or ... == stdout or ... == stderr) then
+      clear()
+      write(stderr, "\r\27[K")
+    end
+    return before(...)
+  end
+  place.before, place.hook = before, hooked
+  rawset(place[1], place[2], hooked)
+end
+
+-- Writes the bar in place of what stands on the line.
+local function put(line)
+  flush(stdout)
+  write(stderr, "\r", line, "\27[K")
+  flush(stderr)
+  if stands then return end
+  stands = true
+  for i = 1, #places do hook(places[i]) end
+end
+
+-- ---- bars -------------------------------------------------------------------------------------------------
+
+--- A bar on stderr, if that is a terminal, with the rate and the time left.  What the script prints meanwhile gets
+-- lines of its own.
 ---@class conflux.Progress
----@field done number
+---@field done number what the devices have done of what :update counted, as far as is known
 ---@field total number
 local Progress = {}
 Progress.__index = Progress
@@ -68,21 +118,22 @@ end
 
 local function draw(self, now)
   self.drawn = now
+  self.done = C.cfx_meter_done(self.meter)
   note_loss(self)
   if tell then
     local took = now - self.start
     return tell(self.label, self.done, self.total, self.done / max(took, 1e-9), took, self.loss, self.stop ~= nil)
   end
-  stderr:write("\r", text(self, now), "\27[K")
-  stderr:flush()
+  put(text(self, now))
 end
 
---- Notes `n` more (default 1) as done.  `loss`, a number or a tensor, is shown; a tensor once its value is there.
+--- Notes `n` more (default 1), which are done once the devices have done all that is enqueued by now.  `loss`, a
+-- number or a tensor, is shown; a tensor once its value is there.
 ---@param n? number
 ---@param o? {loss: (number|conflux.Tensor)?}
 ---@return conflux.Progress
 function Progress:update(n, o)
-  self.done = self.done + check.number("progress.update", "n", n or 1)
+  check.number("progress.update", "n", n or 1)
   if o ~= nil then
     o = check.options("progress.update", o, {"loss"})
     if o.loss ~= nil then
@@ -93,6 +144,8 @@ function Progress:update(n, o)
       if self.pending then self.newest = o.loss else self.pending = o.loss end
     end
   end
+  core.context() -- a state that is closing has none any more
+  C.cfx_meter_count(self.meter, n or 1)
   if self.shows then
     local now = seconds()
     if now - self.drawn >= EVERY then draw(self, now) end
@@ -100,21 +153,42 @@ function Progress:update(n, o)
   return self
 end
 
---- What was done per second, until now or until :finish.
+--- What the devices have done per second, until now or until :finish.  It does not wait for them.
 ---@return number
 function Progress:rate()
+  if not self.stop then
+    core.context()
+    self.done = C.cfx_meter_done(self.meter)
+  end
   return self.done / max((self.stop or seconds()) - self.start, 1e-9)
 end
 
---- Draws the bar as it is now and ends its line.
+-- Waits for all that was counted and for the last loss.
+local function wait(self)
+  local st = C.cfx_meter_wait(self.meter)
+  if st ~= 0 then settle(st, C.cfx_meter_wait, self.meter) end
+  local loss = self.newest or self.pending
+  if loss then self.loss = type(loss) == "number" and loss or loss:item() end
+end
+
+--- Waits for what was counted, draws the bar a last time and ends its line.  Raises the fault that kept a step from
+-- being done.
 ---@return conflux.Progress
 function Progress:finish()
   if self.stop then return self end
+  core.context()
+  local is_done, why = pcall(wait, self)
+  self.newest, self.pending = nil, nil
   self.stop = seconds()
+  self.done = C.cfx_meter_done(self.meter)
   if self.shows then
     draw(self, self.stop)
-    if not tell then stderr:write "\n" end
+    if not tell then
+      clear()
+      write(stderr, "\n")
+    end
   end
+  if not is_done then error(why, 0) end
   return self
 end
 
@@ -128,9 +202,11 @@ local function progress(total, o)
   local label = o.label and check.string("progress", "label", o.label) or ""
   local shows = tell and true or tell == nil and ffi.C.cf_isatty(2) == 1
   local no_colour = getenv "NO_COLOR"
+  local meter = ffi.new "cfx_meter"
+  C.cfx_meter_begin(core.context(), meter)
   return setmetatable({
     total = total, done = 0, label = label, shows = shows, colour = shows and not (no_colour and no_colour ~= ""),
-    start = seconds(), drawn = 0,
+    start = seconds(), drawn = 0, meter = meter,
   }, Progress)
 end
 

@@ -1,4 +1,4 @@
--- Data files, loaders, metrics and the progress bar.
+-- Data files, loaders and metrics.
 require "tests.spec.helper"
 local cf = require "conflux"
 
@@ -203,33 +203,5 @@ describe("what a DataLoader reads", function()
     assert.refuses(function() loader:steps() end, "DataLoader.steps: the loader was released")
     assert.refuses(function() steps() end, "DataLoader.epoch: the loader was released")
     assert.equal("DataLoader(4 samples in no steps, as it was released, on 1 devices)", tostring(loader))
-  end)
-end)
-
-describe("progress", function()
-  local script = [[local cf = require "conflux" local bar = cf.progress(4, {label = "e"}) ]]
-    .. [[for i = 1, 4 do bar:update(1, {loss = i == 3 and cf.tensor(0.25) or 0.5}) end bar:finish() ]]
-
-  it("writes nothing where stderr is no terminal #program", function()
-    local out, err = program.run(("-e '%s'"):format(script))
-    assert.equal("", out .. err)
-  end)
-
-  it("draws a bar with rate, loss and time on a terminal, without colour under NO_COLOR #program", function()
-    if not program.has_terminal() then return pending "no terminal from util-linux's script" end
-    local path = file(script)
-    local plain = program.shell(("NO_COLOR=1 script -qec '%s %s' /dev/null"):format(program.conflux, path))
-    assert.matches("e %[========================%]  4/4  %S+/s  loss 0%.5000  0:00", plain)
-    assert.is_nil(plain:find "\27%[32m")
-    local coloured = program.shell(("NO_COLOR= script -qec '%s %s' /dev/null"):format(program.conflux, path))
-    assert.matches("\27%[32m=", coloured)
-  end)
-
-  it("counts and measures without a terminal, too", function()
-    local bar = cf.progress(10)
-    bar:update(3):update()
-    assert.equal(4, bar.done)
-    assert.is_true(bar:finish():rate() > 0)
-    assert.refuses(function() bar:update(1, {lose = 1}) end, "progress.update: unknown option 'lose'")
   end)
 end)
