@@ -44,7 +44,7 @@ TEST(a_meter_counts_what_is_done_on_all_devices) {
 /* Each count behind a gate of its own, many more than there are points: what is done is never overstated, and behind by
  * a small part of what was ahead. */
 TEST(a_meter_with_many_counts_ahead_stays_close) {
-    enum { COUNTS = 1000 };
+    enum { COUNTS = 1000, PART = COUNTS / 7 };
     static gate gates[2 * COUNTS];
     cfx_context *context = new_context("cpu");
     cfx_device *device = cfx_device_at(context, 0);
@@ -59,7 +59,7 @@ TEST(a_meter_with_many_counts_ahead_stays_close) {
         open_gate(&gates[i]);
         CHECK_STATUS(cf_event_wait(behind[i]), CFX_OK);
         const double done = cfx_meter_done(&meter);
-        CHECK(done <= i + 1 && done >= i + 1 - COUNTS / 7);
+        CHECK(done <= i + 1 && done >= i + 1 - PART);
     }
     CHECK_EQ(cfx_meter_done(&meter), COUNTS);
     /* From here on one step ahead: soon it is exact. */
