@@ -502,9 +502,9 @@ typedef struct cfx_loader_options {
  * thread gathers the samples. */
 CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
                                   cfx_device *const *devices, cfx_loader **out);
-/* Stops the loader's thread and gives its columns up.  NULL does nothing.  A loader that outlives its context can only
- * be freed. */
-CFX_API void cfx_loader_free(cfx_loader *loader);
+/* Stops the loader's thread, gives its columns up, and zeroes the pointer; an empty one does nothing, so that a
+ * collector may call it too.  A loader that outlives its context can only be freed. */
+CFX_API void cfx_loader_free(cfx_loader **loader);
 /* Steps of an epoch. */
 CFX_API int32_t cfx_loader_steps(const cfx_loader *loader);
 /* Starts `epoch` at `step` (from 0), and cancels one under way. */

@@ -297,12 +297,14 @@ CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, 
         *out = l;
         return CFX_OK;
     }
-    cfx_loader_free(l);
+    cfx_loader_free(&l);
     return cf_fail_in(status, "loader_new");
 }
 
-CFX_API void cfx_loader_free(cfx_loader *l) {
+CFX_API void cfx_loader_free(cfx_loader **loader) {
+    cfx_loader *l = loader ? *loader : NULL;
     if (!l) return;
+    *loader = NULL;
     end(l);
     for (int32_t i = 0; l->columns && i < l->n; i++) {
         column *c = &l->columns[i];

@@ -133,15 +133,18 @@ local function new_loader(data, o)
   local st = C.cfx_loader_new(options, #keys, array, list, out)
   if st ~= 0 then settle(st, C.cfx_loader_new, options, #keys, array, list, out) end
   local loader = setmetatable({
-    _loader = ffi.gc(out[0], C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
+    _loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
     batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
     samples = tonumber(columns[1]._shape[0]),
   }, DataLoader)
   return loader
 end
 
+-- The loader in its box, which is empty once it was released, or the collector has freed it at the state's end.
 local function loader_of(self, method)
-  return self._loader or check.fail("DataLoader." .. method, "the loader was released")
+  local loader = self._loader[0]
+  if loader == nil then check.fail("DataLoader." .. method, "the loader was released") end
+  return loader
 end
 
 --- Steps of an epoch.
@@ -151,7 +154,7 @@ function DataLoader:steps()
 end
 
 -- The next step's batch, or nil.
-local function next_batch(self)
+local function next_batch(self, loader)
   local keys, devices = self._keys, self.devices
   local n = #keys
   local counts, array = counts_t(#devices), pointers_t(#devices * n)
@@ -165,8 +168,8 @@ local function next_batch(self)
     end
   end
   local more = ffi.new "int32_t[1]"
-  local st = C.cfx_loader_next(self._loader, counts, array, more)
-  if st ~= 0 then settle(st, C.cfx_loader_next, self._loader, counts, array, more) end
+  local st = C.cfx_loader_next(loader, counts, array, more)
+  if st ~= 0 then settle(st, C.cfx_loader_next, loader, counts, array, more) end
   if more[0] == 0 then return nil end
   for i = 1, #devices do
     batch[i].n = tonumber(counts[i - 1])
@@ -183,19 +186,19 @@ end
 ---@return fun(): integer?, table?
 function DataLoader:epoch(e)
   check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
-  loader_of(self, "epoch")
+  local loader = loader_of(self, "epoch")
   local first = 0
   if self._resume and self._resume.epoch == e then first = self._resume.step end
   self._resume = nil
-  local st = C.cfx_loader_begin(self._loader, e, first)
-  if st ~= 0 then settle(st, C.cfx_loader_begin, self._loader, e, first) end
+  local st = C.cfx_loader_begin(loader, e, first)
+  if st ~= 0 then settle(st, C.cfx_loader_begin, loader, e, first) end
   self._turn = self._turn + 1
   self._epoch, self._step = e, first
   local turn = self._turn
   return function()
-    loader_of(self, "epoch")
+    local now = loader_of(self, "epoch")
     if turn ~= self._turn then check.fail("DataLoader.epoch", "another epoch was begun meanwhile") end
-    local batch = next_batch(self)
+    local batch = next_batch(self, now)
     if not batch then return nil end
     self._step = self._step + 1
     return self._step, batch
@@ -232,13 +235,12 @@ end
 --- Gives the loader's memory back now rather than at the next collection; its tensors can then be written in place
 -- again.  May be called twice; whatever else is done with it afterwards is an error.
 function DataLoader:release()
-  if self._loader then C.cfx_loader_free(ffi.gc(self._loader, nil)) end
-  self._loader = nil
+  C.cfx_loader_free(self._loader)
   self._turn = self._turn + 1
 end
 
 function DataLoader:__tostring()
-  local steps = self._loader and ("%d steps"):format(self:steps()) or "no steps, as it was released,"
+  local steps = self._loader[0] ~= nil and ("%d steps"):format(self:steps()) or "no steps, as it was released,"
   return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, #self.devices)
 end
 

@@ -137,7 +137,7 @@ static void free_world(world *w) {
     for (int i = 0; i < OUTS; i++) cfx_release(&w->out[i]);
     cfx_layout_free(w->layout);
     cfx_layout_free(w->made);
-    cfx_loader_free(w->loader);
+    cfx_loader_free(&w->loader);
     cfx_safetensors_close(w->file);
 }
 

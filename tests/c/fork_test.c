@@ -41,7 +41,7 @@ static world new_world(void) {
 }
 
 static void free_world(world *w) {
-    cfx_loader_free(w->loader);
+    cfx_loader_free(&w->loader);
     cfx_release(&w->x);
     cfx_release(&w->y);
     cfx_context_free(w->context);
@@ -77,7 +77,7 @@ static void call_everything(void *data) {
     }
     CHECK(!z._buffer);
     cfx_memory_trim(w->context);
-    cfx_loader_free(w->loader);
+    cfx_loader_free(&w->loader);
     cfx_release(&w->x);
     cfx_context_free(w->context);
     CHECK_STATUS(cfx_wait(&w->y), CFX_EARG);

@@ -94,7 +94,7 @@ TEST(without_shuffling_samples_come_as_they_lie) {
     for (int i = 0; i < 4; i++) CHECK_EQ(ids[i], 4 + i);
     CHECK_EQ(take(&d, loader, 2, ids, counts), -1);
     CHECK_EQ(take(&d, loader, 2, ids, counts), -1); /* and stays at the end */
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -111,7 +111,7 @@ TEST(the_order_is_one_permutation_whatever_the_number_of_devices) {
             CHECK_STATUS(cfx_loader_begin(loader, epoch, 0), CFX_OK);
             CHECK_EQ(take_all(&d, loader, worlds[w][1], ids), N);
             CHECK(memcmp(ids, expected, sizeof expected) == 0);
-            cfx_loader_free(loader);
+            cfx_loader_free(&loader);
         }
     }
     free_data(&d);
@@ -125,7 +125,7 @@ TEST(drop_leaves_the_short_step_out) {
     CHECK_EQ(cfx_loader_steps(loader), 2);
     CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
     CHECK_EQ(take_all(&d, loader, 2, ids), 8);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -141,14 +141,14 @@ TEST(pad_fills_the_short_step_with_the_epochs_first_samples) {
         CHECK_STATUS(cfx_loader_begin(loader, 3, 0), CFX_OK);
         CHECK_EQ(take_all(&d, loader, 2, ids), 12);
         for (int i = 0; i < 12; i++) CHECK_EQ(ids[i], order[i % 11]);
-        cfx_loader_free(loader);
+        cfx_loader_free(&loader);
         /* A step larger than the data takes every sample more than once. */
         loader = make_loader(&d, options(5, 5, shuffle, PAD));
         CHECK_EQ(cfx_loader_steps(loader), 1);
         CHECK_STATUS(cfx_loader_begin(loader, 3, 0), CFX_OK);
         CHECK_EQ(take_all(&d, loader, 5, ids), 25);
         for (int i = 0; i < 25; i++) CHECK_EQ(ids[i], order[i % 11]);
-        cfx_loader_free(loader);
+        cfx_loader_free(&loader);
     }
     free_data(&d);
 }
@@ -165,19 +165,19 @@ TEST(keep_deals_the_short_step_out_evenly) {
     for (int i = 0; i < 5; i++) CHECK_EQ(counts[i], i < 4 ? 2 : 1);
     for (int i = 0; i < 19; i++) CHECK_EQ(ids[i], i);
     CHECK_EQ(take(&d, loader, 5, ids, counts), -1);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     /* Fewer samples than devices: the last ones get empty tensors. */
     loader = make_loader(&d, options(4, 4, 0, KEEP)); /* 16, then 3 */
     CHECK_STATUS(cfx_loader_begin(loader, 0, 1), CFX_OK);
     CHECK_EQ(take(&d, loader, 4, ids, counts), 3);
     for (int i = 0; i < 4; i++) CHECK_EQ(counts[i], i < 3);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     /* A batch beyond the data takes no memory beyond it. */
     loader = make_loader(&d, options(INT64_C(1) << 40, 2, 0, KEEP));
     CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
     CHECK_EQ(take(&d, loader, 2, ids, counts), 19);
     CHECK(counts[0] == 10 && counts[1] == 9);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -196,7 +196,7 @@ TEST(an_epoch_starts_at_any_step) {
     CHECK_STATUS(cfx_loader_begin(loader, 7, 11), CFX_EARG);
     CHECK_STATUS(cfx_loader_begin(loader, 7, -1), CFX_EARG);
     CHECK_STATUS(cfx_loader_begin(loader, -1, 0), CFX_EARG);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -217,10 +217,10 @@ TEST(a_new_epoch_cancels_the_one_under_way) {
                 CHECK(memcmp(ids, expected + 4 * s, 4 * sizeof *ids) == 0);
             }
         }
-        cfx_loader_free(loader); /* in the middle of an epoch */
+        cfx_loader_free(&loader); /* in the middle of an epoch */
     }
     cfx_loader *idle = make_loader(&d, options(2, 2, 1, DROP));
-    cfx_loader_free(idle); /* before any */
+    cfx_loader_free(&idle); /* before any */
     cfx_loader_free(NULL);
     free_data(&d);
 }
@@ -250,7 +250,7 @@ TEST(a_step_made_for_an_epoch_that_was_left_does_not_come) {
         for (int i = 0; i < BATCH; i++) CHECK_EQ(got[i], expected[s * BATCH + i]);
         cfx_release(&y);
     }
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     cfx_release(&x);
     free(values);
     free(expected);
@@ -265,7 +265,7 @@ TEST(the_loader_holds_its_columns) {
     CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
     CHECK_EQ(take_all(&d, loader, 2, ids), 40);
     for (int i = 0; i < 40; i++) CHECK_EQ(ids[i], i);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
 }
 
 TEST(next_is_refused_before_begin_and_onto_live_handles) {
@@ -285,7 +285,7 @@ TEST(next_is_refused_before_begin_and_onto_live_handles) {
     CHECK_STATUS(cfx_loader_next(loader, counts, batch, &more), CFX_EARG);
     CHECK(test_says("batch[0] still holds a tensor"));
     for (int i = 0; i < 4; i++) cfx_release(batch[i]);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -303,7 +303,7 @@ TEST(an_interrupt_loses_no_step) {
     for (int i = 0; i < 4; i++) CHECK(!tensors[i]._buffer);
     CHECK_EQ(take(&d, loader, 2, ids, counts), 4);
     CHECK_EQ(ids[0], 0);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -331,7 +331,7 @@ TEST(an_interrupt_ends_the_wait_for_a_step) {
     CHECK_STATUS(cfx_loader_next(loader, counts, batch, &more), CFX_OK);
     CHECK(more && counts[0] == 8);
     signal(SIGALRM, SIG_DFL);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     cfx_release(&x);
     cfx_release(&y);
     free(values);
@@ -402,7 +402,7 @@ TEST(a_device_that_a_loader_serves_stays) {
     make_data(&d, 10);
     cfx_loader *loader = make_loader(&d, options(2, 2, 0, DROP));
     CHECK(cfx_devices_set(test_context(), "cpu") != CFX_OK);
-    cfx_loader_free(loader);
+    cfx_loader_free(&loader);
     free_data(&d);
 }
 
@@ -429,8 +429,8 @@ TEST(a_loader_whose_context_has_ended_says_so_and_can_be_freed) {
     CHECK_STATUS(cfx_loader_begin(idle, 0, 0), CFX_ESTATE);
     CHECK_STR(cfx_error(), "loader_begin: the loader's context has ended");
     CHECK_EQ(cfx_loader_steps(begun), 3);
-    cfx_loader_free(begun);
-    cfx_loader_free(idle);
+    cfx_loader_free(&begun);
+    cfx_loader_free(&idle);
     cfx_release(&x);
 }
 
@@ -468,7 +468,7 @@ TEST(what_a_loader_reads_cannot_change_in_place_until_the_last_of_them_is_freed)
         CHECK_STATUS(cfx_copy(&half, &rest), CFX_ESTATE);
         CHECK_STATUS(cfx_binary_scalar_into(cfx_op_find("add"), &half, 1), CFX_ESTATE);
         CHECK_STATUS(cfx_fill(&rest, 1), CFX_OK); /* which neither reads */
-        cfx_loader_free(k ? two : one);
+        cfx_loader_free(k ? &two : &one);
     }
     CHECK_STATUS(cfx_fill(&half, 1), CFX_OK);
     cfx_release(&half);
