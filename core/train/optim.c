@@ -259,7 +259,7 @@ static cfx_status update_stretch(const update *u, int32_t k, cfx_tensor *numbers
                       .p = {u->scale ? u->scale[leaf] : 1, u->rule->decay * (u->decay ? u->decay[leaf] : 1),
                             u->rule->clip_value, u->rule->eps}};
     for (int32_t r = 0; r < 2 + states; r++) stretch_of(u->lists[(int64_t)r * u->n + leaf], u->stretches[k].n, &x[r]);
-    issue.dtype = x[0]._dtype;
+    issue.dtype = u->lists[leaf]->_dtype;
     issue.t[0] = &x[0];
     for (int32_t s = 0; s < states; s++) issue.t[1 + s] = &x[2 + s];
     issue.t[1 + states] = &x[1];
