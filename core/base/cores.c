@@ -90,6 +90,7 @@ bool cf_cores_look(cf_cores *out) {
     out->at = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     out->own = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
                (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
+    out->taken = (double)use.ru_nivcsw;
     out->quota = quota();
     out->group = out->own;
     return out->quota <= 0 || group_time(&out->group);

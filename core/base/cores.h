@@ -19,6 +19,7 @@ typedef struct cf_cores {
     int cores;    /* those this process may run on */
     double busy;  /* what they have spent working, for anybody */
     double own;   /* what this process has spent */
+    double taken; /* how often a core was taken from one of its threads that still had work */
     double quota; /* cores that its cgroup may keep busy; 0: as many as there are */
     double group; /* what its cgroup has spent, if there is a quota */
 } cf_cores;

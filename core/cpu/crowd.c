@@ -133,6 +133,9 @@ static bool enlist(crew *c, int more) {
 static const double PERIOD = 0.1, IDLE_PERIOD = 1, LOOK_SHARE = 0.005;
 /* Ticks of 10 ms make one look inexact; what counts is the mean of some time. */
 static const double MEMORY = 0.3;
+/* A thread that spins beside another program's loses its core a hundred times a second, one with cores of its own a few
+ * times. */
+static const double OFTEN = 20;
 /* This process is idle below so many cores. */
 static const double IDLE = 0.02;
 
@@ -149,7 +152,9 @@ static struct {
 } all = {.turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* Leaving a state takes less than entering the other: waits do not swing where the load is near the border. */
-bool cf_crowd_judge(bool is_short, double lacking) { return lacking > (is_short ? 0.1 : 0.25); }
+bool cf_crowd_judge(bool is_short, double lacking, double taken) {
+    return is_short ? lacking > 0.1 : lacking > 0.25 && taken > OFTEN;
+}
 
 bool cf_crowd_is_short(void) { return atomic_load(&all.is_short); }
 
@@ -191,7 +196,7 @@ static double seconds(void) {
 static void *watch(void *arg) {
     crew crew = {.n = 0};
     cf_cores before, now;
-    double lacking = 0, period = PERIOD;
+    double lacking = 0, taken = 0, period = PERIOD;
     int threads = 0;
     (void)arg;
     bool sees = cf_cores_look(&before);
@@ -204,8 +209,10 @@ static void *watch(void *arg) {
             const double own = (now.own - before.own) / gap;
             /* a file of zeros tells of nobody's work, not even of ours */
             atomic_store(&all.is_blind, now.busy - before.busy <= 0 && own > IDLE);
-            lacking += (1 - exp(-gap / MEMORY)) * (cf_cores_lacking(&before, &now, threads) - lacking);
-            steer(&crew, cf_crowd_judge(atomic_load(&all.is_short), lacking));
+            const double weight = 1 - exp(-gap / MEMORY);
+            lacking += weight * (cf_cores_lacking(&before, &now, threads) - lacking);
+            taken += weight * ((now.taken - before.taken) / gap - taken);
+            steer(&crew, cf_crowd_judge(atomic_load(&all.is_short), lacking, taken));
             period = own > IDLE ? PERIOD : IDLE_PERIOD;
         }
         if (!sees) atomic_store(&all.is_blind, true);

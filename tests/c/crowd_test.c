@@ -81,12 +81,13 @@ TEST(of_a_quota_the_others_of_the_same_cgroup_take) {
 }
 
 TEST(waits_change_only_where_the_load_has_changed_clearly) {
-    CHECK(!cf_crowd_judge(false, -1));
-    CHECK(!cf_crowd_judge(false, 0.2));
-    CHECK(cf_crowd_judge(false, 0.3));
-    CHECK(cf_crowd_judge(true, 0.2));
-    CHECK(!cf_crowd_judge(true, 0.05));
-    CHECK(!cf_crowd_judge(true, -1));
+    CHECK(!cf_crowd_judge(false, -1, 100));
+    CHECK(!cf_crowd_judge(false, 0.2, 100));
+    CHECK(cf_crowd_judge(false, 0.3, 100));
+    CHECK(!cf_crowd_judge(false, 2, 5)); /* others work, but not while we do */
+    CHECK(cf_crowd_judge(true, 0.2, 5));
+    CHECK(!cf_crowd_judge(true, 0.05, 100));
+    CHECK(!cf_crowd_judge(true, -1, 0));
 }
 
 /* ---- what libgomp makes of it --------------------------------------------------------------------------- */
