@@ -31,9 +31,9 @@ bool cf_crowd_is_short(void);
 /* The runtime, and how its waits are steered or why they are not, for people. */
 void cf_crowd_about(char *text, size_t bytes);
 
-/* Whether waits should be short, where for some time `lacking` threads (cf_cores_lacking) had no core and `taken` times a
- * second a core was taken from one, and were short or were not.  Others' work alone is no sign: a program that takes turns
- * with this one does as much, and is in nobody's way. */
+/* Whether waits should be short, where for some time `lacking` threads (cf_cores_lacking) had no core and `taken` times
+ * in a second of processor time a core was taken from one, and were short or were not.  Others' work alone is no sign: a
+ * program that takes turns with this one does as much, and is in nobody's way. */
 bool cf_crowd_judge(bool is_short, double lacking, double taken);
 
 #endif

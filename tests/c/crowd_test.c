@@ -81,10 +81,10 @@ TEST(of_a_quota_the_others_of_the_same_cgroup_take) {
 }
 
 TEST(waits_change_only_where_the_load_has_changed_clearly) {
-    CHECK(!cf_crowd_judge(false, -1, 100));
-    CHECK(!cf_crowd_judge(false, 0.2, 100));
-    CHECK(cf_crowd_judge(false, 0.3, 100));
-    CHECK(!cf_crowd_judge(false, 2, 5)); /* others work, but not while we do */
+    CHECK(!cf_crowd_judge(false, -1, 300));
+    CHECK(!cf_crowd_judge(false, 0.2, 300));
+    CHECK(cf_crowd_judge(false, 0.3, 300));
+    CHECK(!cf_crowd_judge(false, 2, 90)); /* others work, but not while we do */
     CHECK(cf_crowd_judge(true, 0.2, 5));
     CHECK(!cf_crowd_judge(true, 0.05, 100));
     CHECK(!cf_crowd_judge(true, -1, 0));
