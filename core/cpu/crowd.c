@@ -133,9 +133,9 @@ static bool enlist(crew *c, int more) {
 static const double PERIOD = 0.1, IDLE_PERIOD = 1, LOOK_SHARE = 0.005;
 /* Ticks of 10 ms make one look inexact; what counts is the mean of some time. */
 static const double MEMORY = 0.3;
-/* Beside another program's a thread loses its core 240 times in a second of its own time (measured: two loops on two
+/* Beside another program's a thread loses its core 160 to 240 times in a second of its own time (measured: two loops on two
  * cores), beside one that takes turns with it 95 times. */
-static const double OFTEN = 150;
+static const double OFTEN = 120;
 /* This process is idle below so many cores. */
 static const double IDLE = 0.02;
 
