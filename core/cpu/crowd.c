@@ -240,8 +240,7 @@ static void in_child(void) {
     after_fork();
 }
 static void prepare(void) {
-    all.steers = is_libgomp() && !user_setting();
-    pthread_atfork(before_fork, after_fork, in_child);
+    all.steers = is_libgomp() && !user_setting() && pthread_atfork(before_fork, after_fork, in_child) == 0;
 }
 
 static void start(void) {

@@ -4,7 +4,8 @@
  * takes microseconds, and a thread that has gone to sleep is woken too late.  Where other programs want the cores,
  * spinning is what those programs have to wait for, and so in turn the thread that is waited for: a step takes two to
  * forty times what it could.  No fixed time serves both, so a watcher, a thread of its own, looks ten times a second
- * whether others use the cores (base/cores.h), and has the waits short while they do and long while they do not.
+ * whether others use the cores and take them from our threads (base/cores.h), and has the waits short while they do and
+ * long while they do not.
  *
  * libgomp cannot be told how long to wait once it is loaded.  But it spins for a hundredth of the time while it manages
  * more threads than it has cores, and a thread that has opened a parallel region counts with its whole team until it
