@@ -1,6 +1,8 @@
 /* cores.c: masks, quotas, and who uses the cores.  See cores.h. */
 #include "base/cores.h"
 
+#include <dirent.h>
+#include <math.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -76,6 +78,24 @@ bool cf_cores_parse(FILE *stat, const cpu_set_t *mine, double *ticks, int *cores
     return listed > 0;
 }
 
+/* Seconds that the threads of this process have waited for a core when they had work. */
+static double waited(void) {
+    char path[64];
+    double ran, ns, sum = -1;
+    DIR *tasks = opendir("/proc/self/task");
+    if (!tasks) return -1;
+    for (const struct dirent *task; (task = readdir(tasks));) {
+        if (task->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", task->d_name);
+        FILE *f = fopen(path, "re");
+        if (!f) continue; /* it has ended, or the kernel does not count */
+        if (fscanf(f, "%lf %lf", &ran, &ns) == 2) sum = (sum < 0 ? 0 : sum) + ns * 1e-9;
+        fclose(f);
+    }
+    closedir(tasks);
+    return sum;
+}
+
 bool cf_cores_look(cf_cores *out) {
     struct timespec now;
     struct rusage use;
@@ -90,7 +110,7 @@ bool cf_cores_look(cf_cores *out) {
     out->at = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     out->own = (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
                (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
-    out->taken = (double)use.ru_nivcsw;
+    out->waited = waited();
     out->quota = quota();
     out->group = out->own;
     return out->quota <= 0 || group_time(&out->group);
@@ -100,8 +120,9 @@ double cf_cores_lacking(const cf_cores *before, const cf_cores *now, int threads
     const double seconds = now->at - before->at, own = now->own - before->own;
     if (seconds <= 0) return 0;
     const double others = (now->busy - before->busy - own) / seconds;
-    const double lacking = others + threads - now->cores;
-    if (now->quota <= 0) return lacking;
-    const double of_group = (now->group - before->group - own) / seconds + threads - now->quota;
-    return of_group > lacking ? of_group : lacking;
+    double lacking = others + threads - now->cores;
+    if (now->quota > 0) lacking = fmax(lacking, (now->group - before->group - own) / seconds + threads - now->quota);
+    if (before->waited < 0 || now->waited < 0) return lacking;
+    /* a thread that has ended takes what it waited out of the sum */
+    return fmin(lacking, fmax(now->waited - before->waited, 0) / seconds);
 }

@@ -15,20 +15,22 @@ int cf_cores_usable(void);
 
 /* The machine at one moment; times in seconds of processor time. */
 typedef struct cf_cores {
-    double at;    /* the moment, on a clock that only goes forward */
-    int cores;    /* those this process may run on */
-    double busy;  /* what they have spent working, for anybody */
-    double own;   /* what this process has spent */
-    double taken; /* how often a core was taken from one of its threads that still had work */
-    double quota; /* cores that its cgroup may keep busy; 0: as many as there are */
-    double group; /* what its cgroup has spent, if there is a quota */
+    double at;     /* the moment, on a clock that only goes forward */
+    int cores;     /* those this process may run on */
+    double busy;   /* what they have spent working, for anybody */
+    double own;    /* what this process has spent */
+    double waited; /* what its threads that had work waited for a core; below 0: the system does not tell */
+    double quota;  /* cores that its cgroup may keep busy; 0: as many as there are */
+    double group;  /* what its cgroup has spent, if there is a quota */
 } cf_cores;
 
 /* False where the system does not tell. */
 bool cf_cores_look(cf_cores *out);
 
-/* How many of `threads` threads of this process had no core to run on between two looks, because others had it:
- * others' work less the cores that are left beside the threads; negative where cores were idle. */
+/* How many of `threads` threads of this process had no core to run on between two looks, because others had it;
+ * negative where cores were idle.  Two things must hold.  Others worked on more cores than are left beside the threads:
+ * threads that wait for a core may wait for others of their own process.  And threads waited: a program that takes turns
+ * with this one works as much and is in nobody's way. */
 double cf_cores_lacking(const cf_cores *before, const cf_cores *now, int threads);
 
 /* Reads /proc/stat: what the cores of `mine` have spent working, in clock ticks.  Time that a hypervisor gave to others is

@@ -133,9 +133,6 @@ static bool enlist(crew *c, int more) {
 static const double PERIOD = 0.1, IDLE_PERIOD = 1, LOOK_SHARE = 0.005;
 /* Ticks of 10 ms make one look inexact; what counts is the mean of some time. */
 static const double MEMORY = 0.3;
-/* Beside another program's a thread loses its core 160 to 240 times in a second of its own time (measured: two loops on two
- * cores), beside one that takes turns with it 95 times. */
-static const double OFTEN = 120;
 /* This process is idle below so many cores. */
 static const double IDLE = 0.02;
 
@@ -151,10 +148,9 @@ static struct {
     _Atomic bool is_short, is_blind, is_stuck;
 } all = {.turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* Leaving a state takes less than entering the other: waits do not swing where the load is near the border. */
-bool cf_crowd_judge(bool is_short, double lacking, double taken) {
-    return is_short ? lacking > 0.1 : lacking > 0.25 && taken > OFTEN;
-}
+/* Beside one endless loop or more, on two cores, 0.5 to 2 of two threads lack a core, whether their waits are short or
+ * long; beside a program that takes turns with this one, 0.2 at most.  Leaving a state takes less than entering it. */
+bool cf_crowd_judge(bool is_short, double lacking) { return lacking > (is_short ? 0.25 : 0.4); }
 
 bool cf_crowd_is_short(void) { return atomic_load(&all.is_short); }
 
@@ -196,7 +192,7 @@ static double seconds(void) {
 static void *watch(void *arg) {
     crew crew = {.n = 0};
     cf_cores before, now;
-    double lacking = 0, taken = 0, period = PERIOD;
+    double lacking = 0, period = PERIOD;
     int threads = 0;
     (void)arg;
     bool sees = cf_cores_look(&before);
@@ -209,10 +205,8 @@ static void *watch(void *arg) {
             const double own = (now.own - before.own) / gap;
             /* a file of zeros tells of nobody's work, not even of ours */
             atomic_store(&all.is_blind, now.busy - before.busy <= 0 && own > IDLE);
-            const double weight = 1 - exp(-gap / MEMORY);
-            lacking += weight * (cf_cores_lacking(&before, &now, threads) - lacking);
-            if (own > IDLE) taken += weight * ((now.taken - before.taken) / (own * gap) - taken);
-            steer(&crew, cf_crowd_judge(atomic_load(&all.is_short), lacking, taken));
+            if (own > IDLE) lacking += (1 - exp(-gap / MEMORY)) * (cf_cores_lacking(&before, &now, threads) - lacking);
+            steer(&crew, cf_crowd_judge(atomic_load(&all.is_short), lacking));
             period = own > IDLE ? PERIOD : IDLE_PERIOD;
         }
         if (!sees) atomic_store(&all.is_blind, true);

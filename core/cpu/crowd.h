@@ -4,8 +4,8 @@
  * takes microseconds, and a thread that has gone to sleep is woken too late.  Where other programs want the cores,
  * spinning is what those programs have to wait for, and so in turn the thread that is waited for: a step takes two to
  * forty times what it could.  No fixed time serves both, so a watcher, a thread of its own, looks ten times a second
- * whether others use the cores and take them from our threads (base/cores.h), and has the waits short while they do and
- * long while they do not.
+ * whether others have cores that our threads wait for (base/cores.h), and has the waits short while they do and long
+ * while they do not.
  *
  * libgomp cannot be told how long to wait once it is loaded.  But it spins for a hundredth of the time while it manages
  * more threads than it has cores, and a thread that has opened a parallel region counts with its whole team until it
@@ -32,9 +32,8 @@ bool cf_crowd_is_short(void);
 /* The runtime, and how its waits are steered or why they are not, for people. */
 void cf_crowd_about(char *text, size_t bytes);
 
-/* Whether waits should be short, where for some time `lacking` threads (cf_cores_lacking) had no core and `taken` times
- * in a second of processor time a core was taken from one, and were short or were not.  Others' work alone is no sign: a
- * program that takes turns with this one does as much, and is in nobody's way. */
-bool cf_crowd_judge(bool is_short, double lacking, double taken);
+/* Whether waits should be short, where for some time `lacking` threads (cf_cores_lacking) had no core, and were short or
+ * were not. */
+bool cf_crowd_judge(bool is_short, double lacking);
 
 #endif

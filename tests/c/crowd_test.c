@@ -64,8 +64,8 @@ TEST(a_file_that_tells_nothing_is_told_apart) {
 /* ---- what follows from it ------------------------------------------------------------------------------- */
 
 TEST(threads_lack_the_cores_that_others_use) {
-    const cf_cores before = {.at = 10, .cores = 4, .busy = 100, .own = 50};
-    cf_cores now = {.at = 12, .cores = 4, .busy = 104, .own = 54}; /* two cores busy, with our own work */
+    const cf_cores before = {.at = 10, .cores = 4, .busy = 100, .own = 50, .waited = -1};
+    cf_cores now = {.at = 12, .cores = 4, .busy = 104, .own = 54, .waited = -1}; /* two cores busy, with our own work */
     CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 0, 1e-9);
     now.busy += 3; /* and others on one and a half */
     CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 1.5, 1e-9);
@@ -73,21 +73,36 @@ TEST(threads_lack_the_cores_that_others_use) {
 }
 
 TEST(of_a_quota_the_others_of_the_same_cgroup_take) {
-    const cf_cores before = {.at = 10, .cores = 64, .busy = 0, .own = 0, .quota = 2, .group = 0};
-    cf_cores now = {.at = 11, .cores = 64, .busy = 40, .own = 2, .quota = 2, .group = 2};
+    const cf_cores before = {.at = 10, .cores = 64, .busy = 0, .own = 0, .quota = 2, .group = 0, .waited = -1};
+    cf_cores now = {.at = 11, .cores = 64, .busy = 40, .own = 2, .quota = 2, .group = 2, .waited = -1};
     CHECK_NEAR(cf_cores_lacking(&before, &now, 2), 0, 1e-9); /* the machine is busy, but not ours */
     now.group += 0.5;
     CHECK_NEAR(cf_cores_lacking(&before, &now, 2), 0.5, 1e-9);
 }
 
+TEST(where_others_work_but_no_thread_waits_none_lacks_a_core) {
+    const cf_cores before = {.at = 10, .cores = 4, .busy = 100, .own = 50, .waited = 7};
+    cf_cores now = {.at = 12, .cores = 4, .busy = 108, .own = 54, .waited = 7.2}; /* two cores busy with others' work */
+    CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 0.1, 1e-9);                    /* which took turns with ours */
+    now.waited = 13;
+    CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 2,
+               1e-9); /* and with the other half its threads waited for each other */
+    now.waited = 6;   /* a thread has ended */
+    CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 0, 1e-9);
+    now.waited = -1; /* the kernel does not count */
+    CHECK_NEAR(cf_cores_lacking(&before, &now, 4), 2, 1e-9);
+    now.waited = 13;
+    now.busy = 102; /* the others have gone */
+    CHECK_NEAR(cf_cores_lacking(&before, &now, 4), -1, 1e-9);
+}
+
 TEST(waits_change_only_where_the_load_has_changed_clearly) {
-    CHECK(!cf_crowd_judge(false, -1, 300));
-    CHECK(!cf_crowd_judge(false, 0.2, 300));
-    CHECK(cf_crowd_judge(false, 0.3, 300));
-    CHECK(!cf_crowd_judge(false, 2, 90)); /* others work, but not while we do */
-    CHECK(cf_crowd_judge(true, 0.2, 5));
-    CHECK(!cf_crowd_judge(true, 0.05, 100));
-    CHECK(!cf_crowd_judge(true, -1, 0));
+    CHECK(!cf_crowd_judge(false, -1));
+    CHECK(!cf_crowd_judge(false, 0.3));
+    CHECK(cf_crowd_judge(false, 0.5));
+    CHECK(cf_crowd_judge(true, 0.3));
+    CHECK(!cf_crowd_judge(true, 0.2));
+    CHECK(!cf_crowd_judge(true, -1));
 }
 
 /* ---- what libgomp makes of it --------------------------------------------------------------------------- */
