@@ -1,0 +1,129 @@
+-- README.md: what it shows is run.  The Lua of a section is one program, in which `--> text` says what a line prints;
+-- the shell's commands run from top to bottom, as a newcomer types them.
+local program = require "tests.spec.program"
+local quote, shell = program.quote, program.shell
+
+-- Commands that other tests run, or that are about the whole machine.
+local ELSEWHERE = {
+  {"^scripts/quickstart", "it builds what is running here"},
+  {"^scripts/test", "it runs this"},
+  {"^%(cd build && cpack%)", "install_spec"},
+  {"^apt install", "install_spec unpacks the package"},
+  {"^luarocks ", "install_spec"},
+  {"^scripts/docs", "docs_spec"},
+  {"%-%-target bundle", "bundle_spec"},
+}
+
+-- Why nothing can be built on this build here, or nil.
+local function obstacle()
+  if not program.exists "README.md" then return "there is no checkout here" end
+  local _, _, code = shell(("test %s -ef build/bin/conflux"):format(quote(program.conflux)))
+  return code ~= 0 and "this is not the build that README.md speaks of" or program.obstacle()
+end
+
+-- The blocks of a language ("" for none), each with its section's name.
+local function blocks(wanted)
+  local list, section, open, lines = {}, "", nil, nil
+  for line in io.lines "README.md" do
+    local fence = line:match "^```(.*)$"
+    if fence and open then
+      if open == wanted then list[#list + 1] = {section = section, text = table.concat(lines, "\n") .. "\n"} end
+      open = nil
+    elseif fence then
+      open, lines = fence, {}
+    elseif open then
+      lines[#lines + 1] = line
+    else
+      section = line:match "^## (.*)$" or section
+    end
+  end
+  return list
+end
+
+local function is_elsewhere(command)
+  for _, entry in ipairs(ELSEWHERE) do
+    if command:find(entry[1]) then
+      entry.used = true
+      return true
+    end
+  end
+  return false
+end
+
+describe("README.md #program", function()
+  local home
+  before_each(function()
+    home = os.tmpname()
+    os.remove(home)
+    os.execute("mkdir " .. quote(home))
+  end)
+  after_each(function()
+    os.execute("rm -rf " .. quote(home))
+    program.clean()
+  end)
+
+  it("has Lua that runs and prints what it says", function()
+    if not program.exists "README.md" then return pending "there is no checkout here" end
+    local sections, order = {}, {}
+    for _, block in ipairs(blocks "lua") do
+      if not sections[block.section] then order[#order + 1] = block.section end
+      sections[block.section] = (sections[block.section] or "") .. block.text
+    end
+    assert.is_true(#order >= 3)
+    for _, section in ipairs(order) do
+      local text, wanted = sections[section], {}
+      for line in text:gmatch "%-%-> ([^\n]*)" do wanted[#wanted + 1] = line .. "\n" end
+      local binary = shell("realpath " .. quote(program.conflux)):match "[^\n]+"
+      for _, devices in ipairs {"cpu", "cpu*3"} do
+        local out, err, code = shell(("cd %s && %s --devices %s %s"):format(quote(home), quote(binary), quote(devices),
+          quote(program.file(text))))
+        assert.same({"", 0}, {err, code}, section)
+        if #wanted > 0 then assert.equal(table.concat(wanted), out, section) end
+      end
+    end
+  end)
+
+  it("shows a session of the prompt as it is", function()
+    if not program.exists "README.md" then return pending "there is no checkout here" end
+    local typed, wanted = {}, {}
+    for line in blocks ""[1].text:gmatch "[^\n]+" do
+      local entry = line:match "^cpu:0>>? ?(.*)$"
+      local list = entry and typed or wanted
+      list[#list + 1] = entry or line
+    end
+    local function masked(text) -- times, and the number of the line, differ
+      return (text:gsub("stdin:%d+", "stdin:1"):gsub("[%d.]+ [mu]?s%f[%W]", "T"))
+    end
+    local out, err, code = program.run(("--devices cpu -i <%s 2>&1"):format(
+      program.file(table.concat(typed, "\n") .. "\n")))
+    assert.equal(masked(table.concat(wanted, "\n") .. "\n"), masked(out .. err))
+    assert.equal(1, code) -- the last of it is an error
+  end)
+
+  it("has commands that do what it says, from top to bottom", function()
+    local why = obstacle()
+    if why then return pending(why) end
+    local source = blocks "c"[1].text
+    local file = assert(io.open(home .. "/slope.c", "w"))
+    file:write(source)
+    file:close()
+    local script = {"set -ex", ("export HOME=%s"):format(quote(home)),
+      "trap 'rm -f build/install_manifest.txt; if [ -e \"$HOME/manifest\" ]; then mv \"$HOME/manifest\" " ..
+      "build/install_manifest.txt; fi' EXIT", -- what the developer has installed is what `uninstall` is about
+      "if [ -e build/install_manifest.txt ]; then cp build/install_manifest.txt \"$HOME/manifest\"; fi"}
+    for _, block in ipairs(blocks "sh") do
+      for command in block.text:gmatch "[^\n]+" do
+        if not is_elsewhere(command) then
+          script[#script + 1] = command:gsub(" slope%.c ", ' "$HOME/slope.c" '):gsub(" build/(%l+)$", ' "$HOME/%1"')
+            :gsub("^build/(%l+)$", '"$HOME/%1"')
+        end
+      end
+    end
+    assert.is_true(#script > 20)
+    local out, err, code = shell("bash " .. quote(program.file(table.concat(script, "\n") .. "\n")))
+    assert.equal(0, code, out .. err)
+    assert.matches("\nslope 2\n", out)
+    assert.matches("epoch 3/3 ", out)
+    for _, entry in ipairs(ELSEWHERE) do assert.is_true(entry.used, entry[1] .. " is no longer in README.md") end
+  end)
+end)
