@@ -83,6 +83,25 @@ describe("README.md #program", function()
     end
   end)
 
+  it("names nothing that does not exist", function()
+    if not program.exists "README.md" then return pending "there is no checkout here" end
+    local cf, checked = require "conflux", 0
+    local roots = {cf = cf, nn = cf.nn, optim = cf.optim, x = cf.ones(1)}
+    -- of a table with three columns the last one is ours
+    local text = program.slurp "README.md":gsub("\n|[^|\n]*|[^|\n]*(|[^|\n]*|)%f[\n]", "\n%1")
+    for room, mark, name in text:gmatch "%f[%w](%l+)([.:])(%a[%w_.]*%w)" do
+      local at = roots[room]
+      if at and not (room == "x" and name == "lua") then
+        checked = checked + 1
+        for part in name:gmatch "[^.]+" do
+          at = at[part]
+          assert.is_truthy(at, room .. mark .. name)
+        end
+      end
+    end
+    assert.is_true(checked > 80)
+  end)
+
   it("shows a session of the prompt as it is", function()
     if not program.exists "README.md" then return pending "there is no checkout here" end
     local typed, wanted = {}, {}
