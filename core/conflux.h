@@ -8,6 +8,11 @@
  * call that fails has changed nothing; it returns a status and leaves a message for cfx_error().  A context
  * is used by one host thread at a time.  Dimensions are counted from 0 here (Lua counts from 1).
  *
+ * Equal runs give equal bits in any host: Conflux's threads compute in C's default floating-point environment, whatever
+ * that of the thread is that makes a context.  Some calls compute numbers in the caller's thread (an optimiser's, those
+ * of a CSV file): a program that changes that thread's environment restores it for them (fesetenv(FE_DFL_ENV)).
+ * Engines do so themselves.
+ *
  * The part between the marks `cdef: begin` and `cdef: end` is also the text that LuaJIT's ffi.cdef reads:
  * there are no varargs, structs by value, callbacks or 64-bit results in it.
  */
@@ -566,7 +571,8 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
 /* A Lua state with Conflux in it, and its context.  Several live side by side, each used by one thread at a time: a
  * call while another one is under way fails with CFX_ESTATE and changes nothing.  Devices, threads, seed and limits are
  * those of its options, whatever the environment says; an engine installs no signal handlers and prints nothing but what
- * its scripts print. */
+ * its scripts print.  Scripts compute in C's default floating-point environment; the caller's is the same after each
+ * call, and is there while functions and the progress hook of the host's run. */
 typedef struct cfx_engine cfx_engine;
 
 /* How far a script is that uses cf.progress. */

@@ -6,7 +6,6 @@
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 #include "base/cores.h"
 #include "base/park.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /* ---- the runtime ---------------------------------------------------------------------------------------- */
 
@@ -238,12 +238,8 @@ static void prepare(void) {
 }
 
 static void start(void) {
-    sigset_t signals, old;
     all.stops = false;
-    sigfillset(&signals); /* signals are the host's */
-    pthread_sigmask(SIG_SETMASK, &signals, &old);
-    const int error = pthread_create(&all.watcher, NULL, watch, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int error = cf_thread_start(&all.watcher, watch, NULL);
     all.watches = error == 0;
     if (error) cf_log(1, "teams wait long, whatever else runs: no thread can watch: %s", strerror(error));
 }

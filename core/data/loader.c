@@ -15,12 +15,12 @@
  */
 #include "base/rng.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "tensor/tensor.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -128,7 +128,6 @@ static void *run(void *argument) {
     return NULL;
 }
 
-/* Signals are the host's: the thread inherits a mask that blocks all of them. */
 static cfx_status start_thread(cfx_loader *l) {
     pthread_condattr_t clock;
     l->has_mutex = pthread_mutex_init(&l->mutex, NULL) == 0;
@@ -139,11 +138,7 @@ static cfx_status start_thread(cfx_loader *l) {
         pthread_condattr_destroy(&clock);
     }
     if (!l->has_mutex || !l->has_work || !l->has_ready) return cf_fail(CFX_EMEMORY, "out of locks");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = cf_thread_start(&l->thread, run, l);
     if (error) return cf_fail(CFX_EMEMORY, "cannot start a thread: %s", strerror(error));
     l->has_thread = 1;
     pthread_setname_np(l->thread, "cfx-loader");

@@ -5,12 +5,12 @@
  * command or finishes a ticket that someone waits for wakes it.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/status.h"
+#include "base/thread.h"
 #include "device/context.h"
 
 /* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
@@ -294,12 +294,8 @@ static void *work(void *arg) {
 }
 
 cfx_status cf_worker_start(cfx_device *device) {
-    sigset_t all, old;
     pthread_t thread;
-    sigfillset(&all); /* signals are the host's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int error = pthread_create(&thread, NULL, work, device);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int error = cf_thread_start(&thread, work, device);
     if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device->name, strerror(error));
     device->thread = thread;
     return CFX_OK;

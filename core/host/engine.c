@@ -69,6 +69,7 @@ cfx_status cf_task_run(cf_task *task) {
     cfx_status status = take(engine);
     if (status != CFX_OK) return status;
     const cfx_log before = engine->log.hook ? cfx_log_here(engine->log) : (cfx_log){NULL, NULL};
+    cf_mode_ours(&engine->mode);
     cf_host_enter(&engine->host);
     const int lua_status = cf_host_protect(&engine->host, task->run, task, &message);
     cf_host_leave(&engine->host);
@@ -77,6 +78,7 @@ cfx_status cf_task_run(cf_task *task) {
         cf_host_collect(&engine->host); /* what the error cut off may hold devices' memory */
         cfx_error_set(cfx_engine_error(engine));
     }
+    cf_mode_hosts(&engine->mode);
     if (engine->log.hook) cfx_log_here(before);
     atomic_store(&engine->busy, 0);
     return status;
@@ -158,7 +160,7 @@ CFX_API void cfx_engine_interrupt(cfx_engine *engine) { cf_host_stop(&engine->ho
 /* ---- engines ---------------------------------------------------------------------------------------- */
 
 int cf_engine_progress(lua_State *L) {
-    const cfx_engine *engine = cf_host_of(L)->engine;
+    cfx_engine *engine = cf_host_of(L)->engine;
     const cfx_progress progress = {
         .label = luaL_checkstring(L, 1),
         .done = luaL_checknumber(L, 2),
@@ -168,7 +170,9 @@ int cf_engine_progress(lua_State *L) {
         .loss = luaL_optnumber(L, 6, NAN),
         .finished = lua_toboolean(L, 7),
     };
+    cf_mode_hosts(&engine->mode);
     engine->progress(engine->progress_data, &progress);
+    cf_mode_ours(&engine->mode);
     cf_host_check(L); /* the hook may have had enough */
     return 0;
 }
@@ -215,10 +219,13 @@ static cfx_status start(cfx_engine *engine, const cfx_engine_options *options) {
 }
 
 static void finish(cfx_engine *engine) {
+    fenv_t mode;
+    cf_mode_ours(&mode);
     cf_host_end(&engine->host); /* its handles, and then what they are of */
     cfx_context_free(engine->context);
     free(engine->error);
     free(engine);
+    cf_mode_hosts(&mode);
 }
 
 CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine **out) {
@@ -233,7 +240,9 @@ CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine 
     engine->progress = all.progress;
     engine->progress_data = all.progress_data;
     const cfx_log before = all.log.hook ? cfx_log_here(all.log) : (cfx_log){NULL, NULL};
+    cf_mode_ours(&engine->mode);
     const cfx_status status = start(engine, &all);
+    cf_mode_hosts(&engine->mode);
     if (all.log.hook) cfx_log_here(before);
     if (status != CFX_OK) finish(engine);
     else *out = engine;

@@ -6,6 +6,8 @@
 #ifndef CF_HOST_ENGINE_H
 #define CF_HOST_ENGINE_H
 
+#include <fenv.h>
+
 #include "host/host.h"
 
 struct cfx_engine {
@@ -15,8 +17,17 @@ struct cfx_engine {
     _Atomic int32_t busy; /* a call is under way, in whatever thread */
     cfx_progress_hook progress;
     void *progress_data;
+    fenv_t mode; /* the floating-point environment of the call's thread, which the host may have set */
     char *error; /* of the last call that failed; NULL: there was no memory for it, or none has */
 };
+
+/* What a script computes must not depend on the host's floating-point environment, nor the host on ours: each has its own,
+ * scripts C's default.  Around calls; and the other way about around functions of the host's. */
+static inline void cf_mode_ours(fenv_t *hosts) {
+    fegetenv(hosts);
+    fesetenv(FE_DFL_ENV);
+}
+static inline void cf_mode_hosts(const fenv_t *hosts) { fesetenv(hosts); }
 
 /* The head of a task's orders; `run` gets them as its one argument, a light userdata. */
 typedef struct cf_task {

@@ -221,7 +221,7 @@ CFX_API cfx_status cfx_engine_call(cfx_engine *engine, const char *name, int32_t
 /* ---- functions of the host program's ----------------------------------------------------------------- */
 
 typedef struct function {
-    const cfx_engine *engine;
+    cfx_engine *engine;
     cfx_function run;
     void *data;
 } function;
@@ -266,7 +266,9 @@ static int call_function(lua_State *L) {
     for (int i = 0; i < nargs; i++)
         if (get(L, i + 1, true, &args[i]) != CFX_OK) return fail(L, "argument %d: %s", i + 1, cfx_error());
     cfx_error_set("");
+    cf_mode_hosts(&f->engine->mode);
     const int32_t n = f->run(f->data, nargs, args, CFX_MAX_RESULTS, r->values);
+    cf_mode_ours(&f->engine->mode);
     if (n < 0) {
         cf_host_where(L);
         lua_pushstring(L, *cfx_error() ? cfx_error() : "the function failed");

@@ -24,6 +24,7 @@ embed(alone alone.c libconflux -std=c99)
 # Not called *_test, as those of tests/c are, which a bundle carries.
 set(test_header -std=c11 -I${CMAKE_SOURCE_DIR}/tests/c)
 embed(engine engine_test.c libconflux_host ${test_header})
+embed(hosts hosts_test.c libconflux_host ${test_header} -frounding-math)
 embed(limits limits_test.c libconflux_host ${test_header})
 embed(many many_test.c libconflux_host ${test_header})
 embed(plugin plugin_test.c "" ${test_header})

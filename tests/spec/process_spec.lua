@@ -117,3 +117,19 @@ describe("a file that is none #program", function()
     os.remove(path)
   end)
 end)
+
+describe("the floating-point mode of a script's thread #program", function()
+  it("is not that of the threads that compute", function()
+    check([[
+      local ffi = require "ffi"
+      ffi.cdef "int fesetround(int);"
+      local UPWARD = ({x64 = 0x800, arm64 = 0x400000})[ffi.arch]
+      if UPWARD then ffi.C.fesetround(UPWARD) end
+      local cf = require "conflux"
+      local x = cf.full(0.2, 200000)
+      print(x:round():sum():item(), (x / 3):max():item() == (cf.full(0.2, 1) / 3):item())
+      if UPWARD then ffi.C.fesetround(0) end
+      print(("%.17g"):format((x / 3):max():item()))
+    ]], "0\ttrue\n0.066666670143604279\n")
+  end)
+end)
