@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 enum {
     TRIES = 100,    /* names that a killed process, or one of another machine, may have left */
+    LINKS = 40,     /* followed in a row, as Linux does */
     PIECE = 1 << 30 /* Linux writes a little less than 2 GiB at once */
 };
 
@@ -25,15 +27,42 @@ static size_t directory_length(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* Where the bytes are to go: `path`, or what it links to. */
+/* What the link at out->path names takes its place; *is_link is 0 where that is no link. */
+static cfx_status follow_link(cf_replace *out, int *is_link) {
+    char target[PATH_MAX];
+    const ssize_t n = readlink(out->path, target, sizeof target);
+    *is_link = n >= 0;
+    if (n < 0) return CFX_OK;
+    if (n == sizeof target) return cf_fail(CFX_EIO, "%s: a link to a path of more than %d bytes", out->path, PATH_MAX);
+    const size_t directory = n && target[0] == '/' ? 0 : directory_length(out->path);
+    char *joined;
+    CF_TRY(cf_alloc(directory + (size_t)n + 1, (void **)&joined));
+    memcpy(joined, out->path, directory);
+    memcpy(joined + directory, target, (size_t)n);
+    joined[directory + (size_t)n] = '\0';
+    free(out->path);
+    out->path = joined;
+    return CFX_OK;
+}
+
+/* Where the bytes are to go: `path`, or what it links to, be there a file yet or not. */
 static cfx_status resolve(const char *path, cf_replace *out, mode_t *mode) {
     struct stat st;
     const int exists = stat(path, &st) == 0;
-    if (exists) out->path = realpath(path, NULL);
-    else CF_TRY(cf_copy_string(path, &out->path));
+    /* realpath names a file that is there; for one that is not, the links are followed here. */
+    if (!exists && errno != ENOENT) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
+    if (!exists) {
+        CF_TRY(cf_copy_string(path, &out->path));
+        for (int links = 0, is_link = 1; is_link; links++) {
+            if (links > LINKS) return cf_fail(CFX_EIO, "%s: %s", path, strerror(ELOOP));
+            CF_TRY(follow_link(out, &is_link));
+        }
+        return CFX_OK;
+    }
+    if (!S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "%s: not a regular file", path);
+    out->path = realpath(path, NULL);
     if (!out->path) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
-    if (exists && !S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "%s: not a regular file", path);
-    if (exists) *mode = st.st_mode & 07777;
+    *mode = st.st_mode & 07777;
     return CFX_OK;
 }
 

@@ -342,6 +342,7 @@ CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *f, int32_t i, cfx
 
 typedef struct source {
     const char *name;
+    int32_t number; /* among the caller's */
     const cfx_tensor *tensor;
     size_t bytes;
 } source;
@@ -376,10 +377,11 @@ static cfx_status put_number(text *t, int64_t n, const char *after) {
     return put(t, digits);
 }
 
-static cfx_status put_string(text *t, const char *s) {
+/* what: for the message, which does not repeat what is not UTF-8. */
+static cfx_status put_string(text *t, const char *s, const char *what, int32_t i) {
     CF_TRY(reserve(t, cf_json_quote_room(strlen(s))));
     const size_t n = cf_json_quote(s, t->data + t->length);
-    if (!n) return cf_fail(CFX_EARG, "'%s' is not UTF-8", s);
+    if (!n) return cf_fail(CFX_EARG, "%s[%" PRId32 "] is not UTF-8", what, i);
     t->length += n;
     return CFX_OK;
 }
@@ -389,15 +391,15 @@ static cfx_status put_metadata(text *t, int32_t n, const char *const *keys, cons
     CF_TRY(put(t, "\"__metadata__\":{"));
     for (int32_t i = 0; i < n; i++) {
         if (i) CF_TRY(put(t, ","));
-        CF_TRY(put_string(t, keys[i]));
+        CF_TRY(put_string(t, keys[i], "keys", i));
         CF_TRY(put(t, ":"));
-        CF_TRY(put_string(t, values[i]));
+        CF_TRY(put_string(t, values[i], "values", i));
     }
     return put(t, "}");
 }
 
 static cfx_status put_entry(text *t, const source *s, size_t *at) {
-    CF_TRY(put_string(t, s->name));
+    CF_TRY(put_string(t, s->name, "names", s->number));
     CF_TRY(put(t, ":{\"dtype\":\""));
     CF_TRY(put(t, dtype_names[s->tensor->_dtype]));
     CF_TRY(put(t, "\",\"shape\":["));
@@ -468,7 +470,7 @@ static cfx_status check_tensors(int32_t n, const cfx_tensor *const *tensors, con
         if (!names[i]) return cf_fail(CFX_EARG, "names[%" PRId32 "] is NULL", i);
         if (strcmp(names[i], META) == 0) return cf_fail(CFX_EARG, "no tensor can be named '%s'", META);
         if (!x || !x->_buffer) return cf_fail(CFX_EARG, "tensor '%s' is NULL or has no value", names[i]);
-        sources[i] = (source){names[i], x, (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype)};
+        sources[i] = (source){names[i], i, x, (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype)};
         CF_TRY(cfx_wait(x));
     }
     return check_twice(n, names, "the name");

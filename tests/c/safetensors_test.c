@@ -333,7 +333,7 @@ TEST(wrong_arguments_write_nothing) {
     CHECK(test_says("the name 'w' is given twice"));
     CHECK_STATUS(cfx_safetensors_write(path, 1, list, meta, 0, NULL, NULL), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_write(path, 1, list, bad, 0, NULL, NULL), CFX_EARG);
-    CHECK(test_says("is not UTF-8"));
+    CHECK(test_says("names[0] is not UTF-8"));
     CHECK_STATUS(cfx_safetensors_write(path, 1, list, null, 0, NULL, NULL), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_write(path, 1, empty, same, 0, NULL, NULL), CFX_EARG);
     CHECK(test_says("tensor 'w' is NULL or has no value"));
@@ -341,6 +341,7 @@ TEST(wrong_arguments_write_nothing) {
     CHECK(test_says("metadata key 'w' is given twice"));
     CHECK_STATUS(cfx_safetensors_write(path, 1, list, same, 1, same, null), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_write(path, 1, list, same, 1, same, bad), CFX_EARG);
+    CHECK(test_says("values[0] is not UTF-8"));
     CHECK_STATUS(cfx_safetensors_write(NULL, 1, list, same, 0, NULL, NULL), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_write(path, -1, list, same, 0, NULL, NULL), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_write(path, 1, NULL, same, 0, NULL, NULL), CFX_EARG);
@@ -424,6 +425,56 @@ TEST(a_link_is_followed) {
     CHECK_STATUS(cfx_safetensors_open(test_path("target"), &f), CFX_OK);
     check_values(f, "w", CFX_FLOAT32, &two, sizeof two);
     cfx_safetensors_close(f);
+}
+
+static int is_link(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+/* A link whose file is not there yet is made where the link says, through other links, and relative to each. */
+TEST(a_link_to_no_file_makes_the_file_that_it_names) {
+    const float one = 1;
+    char absolute[512], before[512];
+    cfx_safetensors *f = NULL;
+    CHECK(mkdir(test_path("runs"), 0777) == 0 && mkdir(test_path("runs/one"), 0777) == 0);
+    CHECK(symlink("runs/newest", test_path("first")) == 0);
+    CHECK(symlink("one/model.st", test_path("runs/newest")) == 0);
+    CHECK_STATUS(write_one(test_path("first"), "w", &one, 1), CFX_OK);
+    CHECK(is_link(test_path("first")) && is_link(test_path("runs/newest")));
+    CHECK_STATUS(cfx_safetensors_open(test_path("runs/one/model.st"), &f), CFX_OK);
+    check_values(f, "w", CFX_FLOAT32, &one, sizeof one);
+    cfx_safetensors_close(f);
+    snprintf(absolute, sizeof absolute, "%s", test_path("runs/absolute.st"));
+    CHECK(symlink(absolute, test_path("second")) == 0);
+    CHECK_STATUS(write_one(test_path("second"), "w", &one, 1), CFX_OK);
+    CHECK(is_link(test_path("second")) && access(absolute, R_OK) == 0 && !is_link(absolute));
+    CHECK(symlink("third.st", test_path("third")) == 0);
+    CHECK(getcwd(before, sizeof before) != NULL && chdir(test_directory) == 0);
+    CHECK_STATUS(write_one("third", "w", &one, 1), CFX_OK);
+    CHECK(chdir(before) == 0);
+    CHECK(is_link(test_path("third")) && access(test_path("third.st"), R_OK) == 0);
+}
+
+TEST(a_link_that_leads_nowhere_is_refused_and_stays) {
+    const float one = 1;
+    char name[32], target[32];
+    CHECK(symlink("round", test_path("round")) == 0);
+    CHECK(symlink("b", test_path("a")) == 0 && symlink("a", test_path("b")) == 0);
+    CHECK(symlink("nowhere/x.st", test_path("lost")) == 0);
+    for (int i = 0; i < 60; i++) {
+        snprintf(name, sizeof name, "link%d", i);
+        snprintf(target, sizeof target, "link%d", i + 1);
+        CHECK(symlink(target, test_path(name)) == 0);
+    }
+    const int files = test_count_files();
+    const char *links[] = {"round", "a", "b", "lost", "link0"};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        CHECK_STATUS(write_one(test_path(links[i]), "w", &one, 1), CFX_EIO);
+        CHECK(test_says(i == 3 ? "No such file" : "symbolic links"));
+        CHECK(is_link(test_path(links[i])));
+    }
+    CHECK_EQ(test_count_files(), files);
 }
 
 TEST(a_file_in_the_working_directory_needs_no_slash) {
