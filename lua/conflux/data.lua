@@ -54,10 +54,13 @@ end
 ---@field batch integer    samples of a step for each device
 ---@field samples integer  how many there are
 ---@field seed integer
+---@field shuffle boolean
+---@field last "drop"|"pad"|"keep"
 local DataLoader = {}
 DataLoader.__index = DataLoader
 
 local LAST = {drop = 0, pad = 1, keep = 2}
+local SAME = {"seed", "shuffle", "last", "total", "samples"} -- in a state: what says which samples a step takes
 local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch"}
 
 -- The data's keys in tree order.
@@ -135,7 +138,8 @@ local function new_loader(data, o)
   local loader = setmetatable({
     _loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
     batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
-    samples = tonumber(columns[1]._shape[0]),
+    samples = tonumber(columns[1]._shape[0]), shuffle = options.shuffle == 1,
+    last = type(o) == "table" and o.last or "keep",
   }, DataLoader)
   return loader
 end
@@ -206,20 +210,27 @@ function DataLoader:epoch(e)
 end
 
 --- Where the loader is: a table that can be saved.
----@return {epoch: integer, step: integer, seed: integer, total: integer, samples: integer}
+---@return {epoch: integer, step: integer, seed: integer, shuffle: boolean, last: string, total: integer,
+---  samples: integer}
 function DataLoader:state()
-  return {epoch = self._epoch, step = self._step, seed = self.seed, total = self.batch * #self.devices,
-    samples = self.samples}
+  return {epoch = self._epoch, step = self._step, seed = self.seed, shuffle = self.shuffle, last = self.last,
+    total = self.batch * #self.devices, samples = self.samples}
 end
 
 --- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.
----@param s table  what :state() returned, of a loader with the same seed, samples and batch over all devices
+---@param s table  what :state() returned, of a loader with the same seed, shuffle, last, samples and batch over all
+---  devices
 ---@return conflux.DataLoader
 function DataLoader:restore(s)
   if type(s) ~= "table" then check.arg("DataLoader.restore", "state", "what :state() returned", s) end
   local mine = self:state()
-  for _, key in ipairs {"seed", "total", "samples"} do
-    if s[key] ~= mine[key] then
+  for _, key in ipairs(SAME) do
+    -- Earlier versions' states do not say shuffle and last.  They are refused: the samples dealt from here on would be
+    -- others wherever the loader was another, and nothing would show it.
+    if s[key] == nil then
+      check.fail("DataLoader.restore", "the state does not say its %s; if its loader had what this one has, set "
+        .. "state.%s = %s", key, key, type(mine[key]) == "string" and ("%q"):format(mine[key]) or tostring(mine[key]))
+    elseif s[key] ~= mine[key] then
       check.fail("DataLoader.restore", "the state is of another loader: its %s is %s, here it is %s", key,
         check.describe(s[key]), check.describe(mine[key]))
     end

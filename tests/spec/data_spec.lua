@@ -150,6 +150,29 @@ describe("DataLoader", function()
       "DataLoader.restore: the state is of another loader")
   end)
 
+  it("refuses the state of a loader that deals other samples, and one that does not say", function()
+    local o = {batch = 2, shuffle = true, last = "drop", seed = 3, devices = on {"cpu:0"}}
+    local loader = cf.data.DataLoader(samples(12), o)
+    for key, v in pairs {shuffle = false, last = "pad", seed = 4, batch = 3} do
+      local other = {batch = 2, shuffle = true, last = "drop", seed = 3, devices = on {"cpu:0"}}
+      other[key] = v
+      other = cf.data.DataLoader(samples(12), other)
+      local text = "DataLoader.restore: the state is of another loader: its " .. (key == "batch" and "total" or key)
+      assert.refuses(function() other:restore(loader:state()) end, text)
+      assert.refuses(function() loader:restore(other:state()) end, text)
+    end
+    for key, text in pairs {shuffle = "true", last = '"drop"'} do
+      local state = loader:state()
+      state[key] = nil
+      assert.refuses(function() loader:restore(state) end, ("DataLoader.restore: the state does not say its %s; if its "
+        .. "loader had what this one has, set state.%s = %s"):format(key, key, text))
+    end
+    local path = os.tmpname()
+    cf.save(path, loader:state())
+    loader:restore(cf.load(path))
+    os.remove(path)
+  end)
+
   it("refuses data that are no samples", function()
     assert.refuses(function() cf.data.DataLoader({}) end, "DataLoader: argument 'data': expected at least one tensor")
     assert.refuses(function() cf.data.DataLoader({x = cf.ones(3), y = cf.ones(4)}) end,
