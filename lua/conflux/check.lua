@@ -5,6 +5,7 @@
 -- Each check returns the value, ready for use; LuaJIT would cut 2.5 to 2 in silence.
 -- @module conflux.check
 local core = require "conflux.core"
+local is_utf8 = require("conflux.json").is_utf8
 
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
@@ -24,6 +25,27 @@ local function shape_text(shape)
   return "[" .. concat(shape, ", ") .. "]"
 end
 
+local ESCAPES = {["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t"}
+local SHOWN = 60 -- bytes of a value in a message
+
+local function escape(c)
+  return ESCAPES[c] or ("\\%d"):format(c:byte())
+end
+
+--- A text in quotes, for a message: control characters and what is not UTF-8 are escaped.
+---@param s string
+---@param most? integer  bytes, of which a longer text shows the first; default: all
+---@return string
+function check.quote(s, most)
+  local more = ""
+  if most and #s > most then
+    s, more = s:sub(1, most - 3), "..."
+    -- a character that the cut has parted goes whole
+    s = s:gsub("[\192-\255][\128-\191]*$", function(last) return is_utf8(last) and last or "" end)
+  end
+  return ("'%s%s'"):format(s:gsub(is_utf8(s) and "%c" or "[%c\128-\255]", escape), more)
+end
+
 --- What a value is, in words for a message.
 ---@param v any
 ---@return string
@@ -39,11 +61,12 @@ function check.describe(v)
   elseif kind == "number" then
     return ("%.14g"):format(v)
   elseif kind == "string" then
-    return #v <= 60 and ("'%s'"):format(v) or ("'%s...'"):format(v:sub(1, 57))
+    return check.quote(v, SHOWN)
   elseif kind == "nil" or kind == "boolean" then
     return tostring(v)
   elseif kind == "cdata" then
-    return "a " .. tostring(ffi.typeof(v)):match "^ctype<(.*)>$"
+    local name = tostring(ffi.typeof(v)):match "^ctype<(.*)>$"
+    return (name:find "^int" and "an " or "a ") .. name
   end
   return "a " .. kind
 end

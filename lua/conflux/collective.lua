@@ -34,16 +34,21 @@ core.synchronized = core.synchronized or 0 -- how often: what was worked out fro
 ---@field is_model boolean   there is a module in it: its integer tensors are buffers
 ---@field tables table<table, boolean>  all that it is made of
 
-local function scan_table(element, t, prefix, seen)
-  if seen[t] then return end
-  seen[t] = true
-  local mt = getmetatable(t)
-  if type(mt) == "table" and rawget(mt, "__layer") then element.is_model = true end
-  for k, v in each, t do
-    if type(v) == "number" then
-      element.numbers[prefix .. tostring(k)] = v
-    elseif type(v) == "table" then
-      scan_table(element, v, prefix .. tostring(k) .. ".", seen)
+-- Notes the tables of x in `element`, and their numbers.
+local function scan_tables(element, x)
+  local found, prefixes, seen, i = {x}, {""}, element.tables, 0
+  seen[x] = true
+  while found[i + 1] do
+    i = i + 1
+    local t, prefix = found[i], prefixes[i]
+    local mt = getmetatable(t)
+    if type(mt) == "table" and rawget(mt, "__layer") then element.is_model = true end
+    for k, v in each, t do
+      if type(v) == "number" then
+        element.numbers[prefix .. tostring(k)] = v
+      elseif type(v) == "table" and not seen[v] then
+        found[#found + 1], prefixes[#prefixes + 1], seen[v] = v, prefix .. tostring(k) .. ".", true
+      end
     end
   end
 end
@@ -56,7 +61,7 @@ local function scan(x)
     element.tensors, element.paths, element.numbers[""] = {}, {}, x
   else
     element.tensors, element.paths = tree.leaves(x)
-    scan_table(element, x, "", element.tables)
+    scan_tables(element, x)
   end
   return element
 end
@@ -383,28 +388,31 @@ local function is_own(v)
     or kind == "cdata" and not (is_tensor(v) or ffi.istype("int64_t", v) or ffi.istype("uint64_t", v))
 end
 
--- Makes `to` what `from` is.  made: what stands for a table or tensor of the root in this replica; taken: tables that
--- stand for one already, or are the root's.
+-- Makes `to` what `from` is, and each table in it.  made: what stands for a table or tensor of the root in this
+-- replica; taken: tables that stand for one already, or are the root's.
 local function copy_values(from, to, made, taken)
+  local found, i = {from}, 0
   made[from], taken[to] = to, true
-  setmetatable(to, getmetatable(from))
-  for k, v in each, to do
-    if rawget(from, k) == nil and not is_own(v) then rawset(to, k, nil) end
-  end
-  for k, v in each, from do
-    if made[v] then
-      rawset(to, k, made[v])
-    elseif type(v) == "table" then
-      local mine = rawget(to, k)
-      if not rawequal(mine, v) then
-        if type(mine) ~= "table" or taken[mine] then
-          mine = {}
-          rawset(to, k, mine)
+  while found[i + 1] do
+    i = i + 1
+    from, to = found[i], made[found[i]]
+    setmetatable(to, getmetatable(from))
+    for k, v in each, to do
+      if rawget(from, k) == nil and not is_own(v) then rawset(to, k, nil) end
+    end
+    for k, v in each, from do
+      if type(v) == "table" and not made[v] then
+        local mine = rawget(to, k)
+        if not rawequal(mine, v) then
+          if type(mine) ~= "table" or taken[mine] then mine = {} end
+          found[#found + 1], made[v], taken[mine] = v, mine, true
         end
-        copy_values(v, mine, made, taken)
       end
-    elseif not is_own(v) then
-      rawset(to, k, v)
+      if made[v] then
+        rawset(to, k, made[v])
+      elseif type(v) ~= "table" and not is_own(v) then
+        rawset(to, k, v)
+      end
     end
   end
 end

@@ -88,7 +88,7 @@ local home = getinfo(1, "S").source:match "^(.*)core%.lua$" or "@conflux/"
 --- Source and line of the first frame outside Conflux, or nil in a coroutine that has none (after a tail call).
 ---@return string? source, integer? line
 local function caller()
-  for level = 2, 250 do
+  for level = 2, math.huge do -- a walk through a deep tree takes hundreds
     local info = getinfo(level, "Sl")
     if not info then return end
     if info.what ~= "C" and info.source:sub(1, #home) ~= home then return info.short_src, info.currentline end
@@ -123,7 +123,7 @@ local PUBLIC = {
 -- What the first frame outside Conflux called, by the name that it has there; nil after a tail call and the like.
 local function called()
   local name
-  for level = 2, 250 do
+  for level = 2, math.huge do
     local info = getinfo(level, "Sn")
     if not info then return name end
     if info.what ~= "C" then
@@ -397,13 +397,15 @@ function core.is_device(x)
   return type(x) == "cdata" and ffi.istype("struct cfx_device *", x)
 end
 
---- The object of a `cfx_device *`, or of a name; nil if there is no such device (any more).
+--- The object of a `cfx_device *`, or of a name; nil if there is no such device (any more).  C would read a name with
+-- a zero byte up to there, and find another device.
 ---@param device ffi.cdata*|string
 ---@return conflux.Device?
 function core.find_device(device)
   get_context()
   if type(device) == "string" then
     if devices[device] then return devices[device] end
+    if device:find("\0", 1, true) then return nil end
     local out = ffi.new "cfx_device *[1]"
     return C.cfx_device_find(context, device, out) == 0 and add_device(out[0]) or nil
   end

@@ -152,11 +152,18 @@ end
 
 -- Appends the tensors in x that are not released, however deep they lie in tables.
 local function add_tensors(x, list, seen)
-  if is_tensor(x) then
-    if x._buffer ~= nil then list[#list + 1] = x end
-  elseif type(x) == "table" and not seen[x] then
-    seen[x] = true
-    for _, v in each, x do add_tensors(v, list, seen) end
+  local found, i = {x}, 0
+  while found[i + 1] do
+    i = i + 1
+    local t = found[i]
+    if is_tensor(t) then
+      if t._buffer ~= nil then list[#list + 1] = t end
+    elseif not seen[t] then
+      seen[t] = true
+      for _, v in each, t do
+        if type(v) == "table" or is_tensor(v) then found[#found + 1] = v end
+      end
+    end
   end
 end
 
@@ -190,13 +197,14 @@ local function copy(spec, x, place, places)
   elseif type(x) ~= "table" then
     return x
   end
-  local up = place.up
+  local up, depth = place.up, 1
   while up do
     if rawequal(up.table, x) then
       check.fail(spec.name, "argument %s: the table at '%s' contains itself", path_of(place):match "^(%d+)%.(.*)$")
     end
-    up = up.up
+    up, depth = up.up, depth + 1
   end
+  if depth > tree.DEPTH then tree.check_depth(spec.name, depth, path_of(place)) end
   place.table = x
   local y = setmetatable({}, getmetatable(x))
   local n, keys = tree.keys(x, path_of(place))

@@ -266,10 +266,14 @@ end
 
 -- A state is that of the model it was set up for, or of the first one that is updated with it: remembered weakly, by
 -- its parameters.
-local function owner_of(plan, model)
+local function owner_of(fname, plan, model)
   local handles, paths = setmetatable({}, weak), {}
   for i = 1, plan.n do
-    handles[plan.paths[i]], paths[plan.paths[i]] = plan.tensors[i], true
+    local path = plan.paths[i]
+    if paths[path] then
+      check.fail(fname, "two parameters have the path %s: rename a key that contains a dot", check.quote(path))
+    end
+    handles[path], paths[path] = plan.tensors[i], true
   end
   return {model = setmetatable({model}, weak), handles = handles, paths = paths}
 end
@@ -325,7 +329,7 @@ function Optimiser:setup(model, f)
   if count < 0 then check.fail("setup", "the C library has no rule '%s'", rule.rule) end
   if count >= 1 then state.m = plan:zeros() end
   if count >= 2 then state.v = plan:zeros() end
-  bindings[state] = {owner = owner_of(plan, model)}
+  bindings[state] = {owner = owner_of("setup", plan, model)}
   return state
 end
 
@@ -383,7 +387,7 @@ local function bind(state, opt, plan, model)
   check_owner(bindings[state], plan, model)
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
-    plan = plan, owner = owner_of(plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
+    plan = plan, owner = owner_of("update", plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
     synchronized = core.synchronized,
     count = count, states = pointers_t(math.max(count, 1) * plan.trainable),
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),

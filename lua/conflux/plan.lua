@@ -42,24 +42,28 @@ local origins = setmetatable({}, {__mode = "k"}) -- a tree made by a plan -> tha
 -- Lists the tables of `x` (slots: parent slot and key, 0 for the root), the places of each parameter, and the
 -- list positions that hold no parameter.  A table met again is an alias of its slot, so ties stay ties.
 local function skeleton(plan, x, index)
-  local parents, keys, leaves, aliases, holes = {}, {}, {}, {}, {}
-  local slots = {}
-  local function visit(t, parent, key)
-    local slot = #parents + 1
-    slots[t], parents[slot], keys[slot] = slot, parent, key
+  local parents, keys, leaves, aliases, holes = {0}, {}, {}, {}, {}
+  local tables, slots, slot = {x}, {[x] = 1}, 0
+  while tables[slot + 1] do
+    slot = slot + 1
+    local t = tables[slot]
     local length = #t
     for k, v in each, t do
       local listed = type(k) == "number" and k >= 1 and k <= length
       if is_tensor(v) and index[v] then
         leaves[#leaves + 1] = {slot, k, index[v]}
       elseif type(v) == "table" then
-        if slots[v] then aliases[#aliases + 1] = {slot, k, slots[v]} else visit(v, slot, k) end
+        if slots[v] then
+          aliases[#aliases + 1] = {slot, k, slots[v]}
+        else
+          local new_slot = #tables + 1
+          tables[new_slot], slots[v], parents[new_slot], keys[new_slot] = v, new_slot, slot, k
+        end
       elseif listed then
         holes[#holes + 1] = {slot, k}
       end
     end
   end
-  visit(x, 0, nil)
   plan.parents, plan.keys, plan.leaves, plan.aliases, plan.holes = parents, keys, leaves, aliases, holes
 end
 

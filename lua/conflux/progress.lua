@@ -199,7 +199,7 @@ end
 local function progress(total, o)
   check.number("progress", "total", total)
   o = check.options("progress", o, {"label"})
-  local label = o.label and check.string("progress", "label", o.label) or ""
+  local label = o.label and check.text("progress", "label", o.label) or ""
   local shows = tell and true or tell == nil and ffi.C.cf_isatty(2) == 1
   local no_colour = getenv "NO_COLOR"
   local meter = ffi.new "cfx_meter"

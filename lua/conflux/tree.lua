@@ -3,7 +3,7 @@
 -- Every walk goes in one order: 1 to n, then string keys by their bytes; other keys are refused, for no process
 -- would agree with another on their order.  The path of a tensor ("1.weight") is its name in checkpoints and
 -- messages.  A tensor or table met again (a tie, a cycle) is visited once.  Functions, strings and other values
--- belong to the tree but are shared, never copied.
+-- belong to the tree but are shared, never copied.  Tables lie at most DEPTH deep inside each other.
 -- @module conflux.tree
 local core  = require "conflux.core"
 local check = require "conflux.check"
@@ -21,6 +21,10 @@ local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
 local MARKS = BUFFER + FROZEN
 local FLOAT16 = core.dtype.float16
 
+-- Tables inside each other.  LuaJIT's stack has 65,500 slots for everything that is running; a walk takes up to 26 a
+-- table, and reading one from a file's JSON 50.
+local DEPTH = 500
+
 -- ---- one order --------------------------------------------------------------------------------------------
 
 local function length(t)
@@ -33,6 +37,12 @@ local function join(path, key)
   return path == "" and tostring(key) or path .. "." .. tostring(key)
 end
 
+local function check_depth(fname, depth, path)
+  if depth > DEPTH then
+    check.fail(fname, "tables lie more than %d deep inside each other, at %s", DEPTH, check.quote(path, 60))
+  end
+end
+
 -- The string keys of t in order; refuses others.
 local function string_keys(t, n, path)
   local keys = {}
@@ -40,7 +50,7 @@ local function string_keys(t, n, path)
     if type(key) == "string" then
       keys[#keys + 1] = key
     elseif not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
-      local where = path == "" and "the top" or "'" .. path .. "'"
+      local where = path == "" and "the top" or check.quote(path)
       if type(key) == "number" and key > n and key % 1 == 0 then
         check.fail("tree", "the list at %s has a hole before position %.14g", where, key)
       end
@@ -55,7 +65,7 @@ local function is_tensor(x)
   return type(x) == "cdata" and istype(tensor_t, x)
 end
 
-local function visit(x, f, path, parent, key, seen)
+local function visit(x, f, path, parent, key, seen, depth)
   if is_tensor(x) then
     if seen[x] then return end
     seen[x] = true
@@ -63,18 +73,31 @@ local function visit(x, f, path, parent, key, seen)
   elseif type(x) == "table" then
     if seen[x] then return end
     seen[x] = true
+    check_depth("tree", depth, path)
     local n = length(x)
     local keys = string_keys(x, n, path)
     for i = 1, n do
-      visit(rawget(x, i), f, join(path, i), x, i, seen)
+      visit(rawget(x, i), f, join(path, i), x, i, seen, depth + 1)
     end
     for i = 1, #keys do
-      visit(rawget(x, keys[i]), f, join(path, keys[i]), x, keys[i], seen)
+      visit(rawget(x, keys[i]), f, join(path, keys[i]), x, keys[i], seen, depth + 1)
     end
   end
 end
 
-local tree = {}
+local tree = {DEPTH = DEPTH}
+
+--- The path of `key` in the table at `path`.
+---@param path string
+---@param key string|integer
+---@return string
+tree.join = join
+
+--- Refuses a table that has DEPTH others around it: every function that goes into tables by calling itself asks.
+---@param fname string
+---@param depth integer  1 for the table at the top
+---@param path string
+tree.check_depth = check_depth
 
 --- The keys of a table in the order of every walk: 1 to n, then the strings of a list.
 ---@param t table
@@ -91,7 +114,7 @@ end
 ---@param f fun(path: string, tensor: conflux.Tensor, table: table?, key: integer|string|nil)
 function tree.walk(x, f)
   if type(f) ~= "function" then check.wrong("tree.walk", "f", "a function", f) end
-  visit(x, f, "", nil, nil, {})
+  visit(x, f, "", nil, nil, {}, 1)
 end
 
 --- All tensors and their paths, in the order of the tree: 1 to n, then string keys by their bytes.
@@ -101,7 +124,7 @@ function tree.leaves(x)
   local tensors, paths = {}, {}
   visit(x, function(path, t)
     tensors[#tensors + 1], paths[#paths + 1] = t, path
-  end, "", nil, nil, {})
+  end, "", nil, nil, {}, 1)
   return tensors, paths
 end
 
@@ -114,14 +137,15 @@ local function children(key, other, ...)
   return child, children(key, ...)
 end
 
-local function map(f, x, path, made, ...)
+local function map(f, x, path, made, depth, ...)
   if is_tensor(x) then
     local y = made[x]
     if y == nil then
       for k = 1, select("#", ...) do
         local other = select(k, ...)
         if other ~= nil and not is_tensor(other) then
-          check.fail("tree.map", "tree %d: expected a tensor at '%s', got %s", k + 1, path, check.describe(other))
+          check.fail("tree.map", "tree %d: expected a tensor at %s, got %s", k + 1, check.quote(path),
+            check.describe(other))
         end
       end
       y = f(x, ...)
@@ -133,17 +157,19 @@ local function map(f, x, path, made, ...)
   elseif made[x] then
     return made[x]
   end
+  check_depth("tree.map", depth, path)
   local y = setmetatable({}, getmetatable(x))
   made[x] = y
   local n = length(x)
   local keys = string_keys(x, n, path)
+  depth = depth + 1
   if select("#", ...) == 0 then
-    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made)) end
-    for i = 1, #keys do rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made)) end
+    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made, depth)) end
+    for i = 1, #keys do rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made, depth)) end
   else
-    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made, children(i, ...))) end
+    for i = 1, n do rawset(y, i, map(f, rawget(x, i), join(path, i), made, depth, children(i, ...))) end
     for i = 1, #keys do
-      rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made, children(keys[i], ...)))
+      rawset(y, keys[i], map(f, rawget(x, keys[i]), join(path, keys[i]), made, depth, children(keys[i], ...)))
     end
   end
   return y
@@ -158,7 +184,7 @@ end
 ---@return T
 function tree.map(f, x, ...)
   if type(f) ~= "function" then check.arg("tree.map", "f", "a function", f) end
-  return map(f, x, "", {}, ...)
+  return map(f, x, "", {}, 1, ...)
 end
 
 -- ---- parameters -------------------------------------------------------------------------------------------
@@ -199,28 +225,28 @@ local function remember(model)
   local tables, counts, slots = setmetatable({}, weak), {}, 0
   local owners, keys, values = {}, {}, setmetatable({}, weak)
   local tensors, flags = {}, {}
-  local seen = {}
-  local function look(t)
-    if seen[t] then return end
-    seen[t] = true
-    local number, count = #counts + 1, 0
-    tables[number], counts[number] = t, 0
+  local found, seen = {model}, {[model] = true}
+  local number = 0
+  while found[number + 1] do
+    number = number + 1
+    local t, count = found[number], 0
     for key, value in each, t do
       count = count + 1
       if type(value) == "table" or is_tensor(value) then
         slots = slots + 1
         owners[slots], keys[slots], values[slots] = number, key, value
-        if type(value) == "table" then
-          look(value)
-        elseif not seen[value] then
+        if not seen[value] then
           seen[value] = true
-          tensors[#tensors + 1], flags[#flags + 1] = value, band(value._flags, MARKS)
+          if type(value) == "table" then
+            found[#found + 1] = value
+          else
+            tensors[#tensors + 1], flags[#flags + 1] = value, band(value._flags, MARKS)
+          end
         end
       end
     end
-    counts[number] = count
+    tables[number], counts[number] = t, count
   end
-  look(model)
   return {tables = tables, counts = counts, slots = slots, owners = owners, keys = keys, values = values,
     leaves = tensors, flags = flags}
 end

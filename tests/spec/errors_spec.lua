@@ -60,7 +60,7 @@ describe("an error", function()
     assert.equal("a table", describe_value {})
     assert.equal("a function", describe_value(print))
     assert.equal(on "the device cpu:0", describe_value(cf.device()))
-    assert.equal("a int64_t", describe_value(5LL))
+    assert.equal("an int64_t", describe_value(5LL))
   end)
 
   it("names the argument of an operator", function()

@@ -236,6 +236,12 @@ describe("parameters", function()
     assert.is_true(tensors[1] == w)
     assert.equal(2, #tensors)
   end)
+
+  it("are frozen or not; a buffer is neither", function()
+    local a, b = nn.freeze(nn.buffer(cf.ones(1))), nn.buffer(nn.freeze(cf.ones(1)))
+    assert.equal(tonumber(a._flags), tonumber(b._flags))
+    assert.equal(tonumber(nn.buffer(cf.ones(1))._flags), tonumber(a._flags))
+  end)
 end)
 
 describe("print", function()

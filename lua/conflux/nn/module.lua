@@ -26,13 +26,17 @@ local function is_layer(x)
   return type(mt) == "table" and rawget(mt, "__layer") ~= nil
 end
 
--- Every table reachable from x, once.
-local function each_table(x, f, argument, seen)
-  if seen[x] then return end
-  seen[x] = true
-  f(x, argument)
-  for _, v in each, x do
-    if type(v) == "table" then each_table(v, f, argument, seen) end
+-- Calls f(table, argument) for every table that can be reached from x, once.
+local function each_table(x, f, argument)
+  local found, seen, i = {x}, {[x] = true}, 0
+  while found[i + 1] do
+    i = i + 1
+    f(found[i], argument)
+    for _, v in each, found[i] do
+      if type(v) == "table" and not seen[v] then
+        found[#found + 1], seen[v] = v, true
+      end
+    end
   end
 end
 
@@ -76,7 +80,7 @@ end
 ---@param x T  a module, or any nested table with some in it
 ---@return T x
 local function train(x)
-  if type(check_tree("train", x)) == "table" then each_table(x, set_training, true, {}) end
+  if type(check_tree("train", x)) == "table" then each_table(x, set_training, true) end
   return x
 end
 
@@ -85,17 +89,20 @@ end
 ---@param x T  a module, or any nested table with some in it
 ---@return T x
 local function eval(x)
-  if type(check_tree("eval", x)) == "table" then each_table(x, set_training, false, {}) end
+  if type(check_tree("eval", x)) == "table" then each_table(x, set_training, false) end
   return x
 end
 
---- Parameters in x are not watched, updated or decayed any more; their gradient is zero.  Returns x.
+--- Parameters in x are not watched, updated or decayed any more; their gradient is zero.  A buffer never is, and stays
+-- as it is.  Returns x.
 ---@generic T
 ---@param x T  a tensor, a module, or any nested table
 ---@return T x
 local function freeze(x)
   local tensors = parameters_of("freeze", x)
-  for i = 1, #tensors do tensors[i]._flags = bor(tensors[i]._flags, FROZEN) end
+  for i = 1, #tensors do
+    if band(tensors[i]._flags, BUFFER) == 0 then tensors[i]._flags = bor(tensors[i]._flags, FROZEN) end
+  end
   return x
 end
 
@@ -114,7 +121,7 @@ end
 ---@return conflux.Tensor t
 local function buffer(t)
   check.live("buffer", "t", t)
-  t._flags = bor(t._flags, BUFFER)
+  t._flags = bor(band(t._flags, bnot(FROZEN)), BUFFER)
   return t
 end
 
@@ -171,19 +178,23 @@ end
 
 -- ---- where an error happened --------------------------------------------------------------------------------
 
--- Appends the keys that lead from `x` to `target`; true if there is a way.
-local function find(x, target, keys, seen)
-  if x == target then return true end
-  if seen[x] then return false end
-  seen[x] = true
-  for k, v in each, x do
-    if type(v) == "table" then
-      keys[#keys + 1] = tostring(k)
-      if find(v, target, keys, seen) then return true end
-      keys[#keys] = nil
+-- Appends the keys of the shortest way from `x` to `target`; true if there is one.
+local function find(x, target, keys)
+  local found, ups, names, seen, i = {x}, {}, {}, {[x] = true}, 1
+  while found[i] and found[i] ~= target do
+    for k, v in each, found[i] do
+      if type(v) == "table" and not seen[v] then
+        local at = #found + 1
+        found[at], ups[at], names[at], seen[v] = v, i, tostring(k), true
+      end
     end
+    i = i + 1
   end
-  return false
+  if not found[i] then return false end
+  local way = {}
+  while i > 1 do way[#way + 1], i = names[i], ups[i] end
+  for k = #way, 1, -1 do keys[#keys + 1] = way[k] end
+  return true
 end
 
 --- The path of the innermost layer whose forward is running, from the outermost one: "layer '2.1' (Dense)".
@@ -201,7 +212,7 @@ local function layer_path()
   if #layers == 0 then return nil end
   local keys = {}
   for i = #layers, 2, -1 do
-    if not find(layers[i], layers[i - 1], keys, {}) then keys[#keys + 1] = "?" end
+    if not find(layers[i], layers[i - 1], keys) then keys[#keys + 1] = "?" end
   end
   local kind = getmetatable(layers[1]).__layer
   return #keys == 0 and ("layer %s"):format(kind) or ("layer '%s' (%s)"):format(concat(keys, "."), kind)

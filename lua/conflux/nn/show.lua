@@ -134,6 +134,7 @@ end
 ---@param x any
 ---@return string
 local function show(x)
+  tree.leaves(x) -- refuses what lies too deep for `add` as well
   local lines = {}
   add(lines, x, "", "", {})
   if #lines == 1 then return lines[1][1] .. (lines[1][2] and "  -- " .. lines[1][2] or "") end
