@@ -7,11 +7,16 @@
 --     {"number": "inf"}                    inf, -inf or nan
 --     {"tensor": "1.weight"}               that tensor, with "marks": "buffer" or "frozen" where it has them
 --     {"list": [...], "fields": {...}}     a table: positions 1 to n, and string keys
---     {"same": "1"}                        the table at that path (a tie or a cycle)
---     null                                 in a list, something that has no form in a file
+--     {"same": 3}                          a tie or a cycle: the third table, counted as the tree is walked
+--     null                                 in a list, something that is left out
 --
--- Functions, devices and whatever else is no tensor, table, string, number or boolean have none: they are left
--- out, and `into` keeps what it has there.
+-- Earlier versions wrote {"same": "1"} with the path of the table, which two tables may have; they refuse a number,
+-- and such a path is read where only one table has it.  A node that is none of these is refused: it is of a later
+-- version.
+--
+-- Functions and devices belong to the run, not to the file: they are left out, and `into` keeps what it has there.
+-- Whatever else has no form here is refused before anything is written; so is what the reader would refuse: tables
+-- deeper than trees go, keys that are not UTF-8.
 -- @module conflux.files
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -20,91 +25,100 @@ local tree = require "conflux.tree"
 local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
-local settle, is_tensor, new = core.settle, core.is_tensor, core.new
+local settle, is_tensor, is_device, new = core.settle, core.is_tensor, core.is_device, core.new
 local band, bor = bit.band, bit.bor
-local next, pcall, rawget, tonumber, tostring, type = next, pcall, rawget, tonumber, tostring, type
-local each = core.each
+local next, pcall, rawequal, rawget, tonumber, tostring, type = next, pcall, rawequal, rawget, tonumber, tostring, type
+local each, join, quote = core.each, tree.join, check.quote
 local concat, sort = table.concat, table.sort
 
 local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
 local KEY = "conflux"
 local ALONE = "tensor" -- the name of a tensor that is the whole tree
 
-local function join(path, key)
-  return path == "" and tostring(key) or path .. "." .. key
-end
+-- Objects and arrays of JSON inside each other: two for a table, and one for a node in the last.
+local JSON_DEPTH = 2 * tree.DEPTH + 1
 
 -- ---- save ---------------------------------------------------------------------------------------------------
 
-local function value_node(v)
-  if type(v) == "string" and not json.is_utf8(v) then
+local function value_node(v, path)
+  local kind = type(v)
+  if kind == "string" and not json.is_utf8(v) then
     return {bytes = (v:gsub(".", function(c) return ("%02x"):format(c:byte()) end))}
-  elseif type(v) == "number" and (v ~= v or v == 1 / 0 or v == -1 / 0) then
+  elseif kind == "number" and (v ~= v or v == 1 / 0 or v == -1 / 0) then
     return {number = v ~= v and "nan" or v > 0 and "inf" or "-inf"}
+  elseif kind == "string" or kind == "number" or kind == "boolean" then
+    return v
+  elseif kind == "function" or is_device(v) then
+    return nil
   end
-  return v
+  check.fail("save", "%s is %s, and a file holds tensors, tables, strings, numbers and booleans", quote(path),
+    check.describe(v))
 end
 
 local node_of
 
-local function tensor_node(t, path, seen, names)
-  if not seen[t] then
+-- found: what has been met, the tensors in order with their names.
+local function tensor_node(t, path, found)
+  if not found.tensors[t] then
     local name = path == "" and ALONE or path
-    if names[name] then
-      check.fail("save", "two tensors have the path '%s': rename a key that contains a dot", name)
+    if name:find("\0", 1, true) then
+      check.fail("save", "the tensor %s: no name in a file holds a zero byte", quote(path))
+    elseif found.names[name] then
+      check.fail("save", "two tensors have the path %s: rename a key that contains a dot", quote(name))
     end
-    names[name], seen[t] = true, name
-    seen[#seen + 1] = {name, t}
+    found.names[name], found.tensors[t] = true, name
+    found[#found + 1] = {name, t}
   end
   local marks = band(t._flags, BUFFER) ~= 0 and "buffer" or band(t._flags, FROZEN) ~= 0 and "frozen" or nil
-  return {tensor = seen[t], marks = marks}
+  return {tensor = found.tensors[t], marks = marks}
 end
 
-local function table_node(x, path, seen, names)
-  if seen[x] then return {same = seen[x]} end
-  seen[x] = path
-  local node, n, keys = {}, 0, {}
-  while rawget(x, n + 1) ~= nil do n = n + 1 end
-  for key in each, x do
-    if type(key) == "string" then keys[#keys + 1] = key end
-  end
-  sort(keys)
+local function table_node(x, path, found, depth)
+  if found.tables[x] then return {same = found.tables[x]} end
+  tree.check_depth("save", depth, path)
+  found.count = found.count + 1
+  found.tables[x] = found.count
+  local node = {}
+  local n, keys = tree.keys(x, path)
   if n > 0 then node.list = json.list {} end
   for i = 1, n do
-    local child = node_of(rawget(x, i), join(path, i), seen, names)
+    local child = node_of(rawget(x, i), join(path, i), found, depth + 1)
     node.list[i] = child == nil and json.null or child
   end
   for i = 1, #keys do
-    local child = node_of(rawget(x, keys[i]), join(path, keys[i]), seen, names)
+    local key = keys[i]
+    if not json.is_utf8(key) then
+      check.fail("save", "the key %s of the table at %s is not UTF-8, as the keys in a file are", quote(key),
+        path == "" and "the top" or quote(path))
+    end
+    local child = node_of(rawget(x, key), join(path, key), found, depth + 1)
     if child ~= nil then
       node.fields = node.fields or {}
-      node.fields[keys[i]] = child
+      node.fields[key] = child
     end
   end
   return node
 end
 
-function node_of(x, path, seen, names)
-  if is_tensor(x) then return tensor_node(x, path, seen, names) end
-  if type(x) == "table" then return table_node(x, path, seen, names) end
-  if type(x) == "string" or type(x) == "number" or type(x) == "boolean" then return value_node(x) end
-  return nil
+function node_of(x, path, found, depth)
+  if is_tensor(x) then return tensor_node(x, path, found) end
+  if type(x) == "table" then return table_node(x, path, found, depth) end
+  return value_node(x, path)
 end
 
 --- Saves a tree: a model, a state, any nested table of tensors, numbers, strings and booleans.  The file appears
--- whole or not at all.
+-- whole or not at all, and `cf.load` reads all of it back; functions and devices are left out.
 ---@param path string
 ---@param x any
 local function save(path, x)
   check.text("save", "path", path)
   if type(x) ~= "table" and not is_tensor(x) then check.arg("save", "tree", "a tensor or a nested table", x) end
-  tree.walk(x, function(_, t) core.read_wait(t) end) -- refuses keys that a path cannot name, too
-  local seen = {}
-  local ok, text = pcall(json.encode, node_of(x, "", seen, {}))
-  if not ok then check.fail("save", "%s", text) end
-  local n = #seen
+  tree.walk(x, function(_, t) core.read_wait(t) end)
+  local found = {tensors = {}, names = {}, tables = {}, count = 0}
+  local text = json.encode(node_of(x, "", found, 1), JSON_DEPTH)
+  local n = #found
   local names, tensors = ffi.new("const char *[?]", n), ffi.new("cfx_tensor *[?]", n)
-  for i = 1, n do names[i - 1], tensors[i - 1] = check.text("save", "tree", seen[i][1]), seen[i][2] end
+  for i = 1, n do names[i - 1], tensors[i - 1] = found[i][1], found[i][2] end
   local keys, values = ffi.new "const char *[1]", ffi.new "const char *[1]"
   keys[0], values[0] = KEY, text
   local st = C.cfx_safetensors_write(path, n, tensors, names, 1, keys, values)
@@ -127,12 +141,14 @@ local function to_lists(t)
   return items
 end
 
--- A file of another program: nested by the dots of its names, or flat if one name lies within another.
+-- A file of another program: nested by the dots of its names, or flat if one name lies within another, or deeper than
+-- trees go.
 local function nest(names, tensors)
   local root = {}
   for i = 1, #names do
-    local t, at = root, nil
+    local t, at, depth = root, nil, 0
     for part in names[i]:gmatch "[^.]+" do
+      depth = depth + 1
       if at then
         if t[at] == nil then t[at] = {} end
         t = t[at]
@@ -140,7 +156,7 @@ local function nest(names, tensors)
       if type(t) ~= "table" then t = nil break end
       at = part
     end
-    if not t or not at or t[at] ~= nil then
+    if not t or not at or t[at] ~= nil or depth > tree.DEPTH then
       local flat = {}
       for k = 1, #names do flat[names[k]] = tensors[k] end
       return flat
@@ -152,76 +168,133 @@ end
 
 -- ---- load: from the tree in the metadata --------------------------------------------------------------------
 
-local function bad_file(path, why)
-  check.fail("load", "%s: %s", path, why)
+local function bad_file(path, why, ...)
+  check.fail("load", "%s: %s", path, why:format(...))
 end
 
 local SPECIAL = {inf = 1 / 0, ["-inf"] = -1 / 0, nan = 0 / 0}
+local MARKS = {buffer = BUFFER, frozen = FROZEN}
 
--- A value as it was saved; nil for tensors and tables.
-local function node_value(node)
-  if type(node) ~= "table" then return node end
-  if node.bytes then
-    return (node.bytes:gsub("%x%x", function(hex) return string.char(tonumber(hex, 16)) end))
-  end
+-- What each kind of node is read by, given the file, the node and its path; nil where the node makes no sense.
+local READ = {}
+
+function READ.bytes(_, node)
+  local hex = node.bytes
+  if type(hex) ~= "string" or #hex % 2 ~= 0 or hex:find "%X" then return nil end
+  return (hex:gsub("..", function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+function READ.number(_, node)
   return SPECIAL[node.number]
 end
 
-local function mark(t, marks)
-  if marks == "buffer" then t._flags = bor(t._flags, BUFFER) end
-  if marks == "frozen" then t._flags = bor(t._flags, FROZEN) end
+function READ.tensor(file, node)
+  local t = file.tensors[node.tensor]
+  if not t then bad_file(file.path, "its tree names a tensor %s that it lacks", check.describe(node.tensor)) end
+  if node.marks ~= nil and not MARKS[node.marks] then return nil end
+  t._flags = bor(t._flags, MARKS[node.marks] or 0)
   return t
 end
 
-local function grow(file, node, at, made)
-  local value = node_value(node)
-  if value ~= nil and value ~= json.null then return value end
-  if node == json.null then return false end
-  if node.tensor then
-    local t = file.tensors[node.tensor]
-    if not t then bad_file(file.path, ("its tree names a tensor '%s' that it lacks"):format(node.tensor)) end
-    return mark(t, node.marks)
-  elseif node.same then
-    return made[node.same] or bad_file(file.path, ("its tree names a table '%s' that it lacks"):format(node.same))
+function READ.same(file, node)
+  local t = file.tables[node.same]
+  if t == false then
+    bad_file(file.path, "an earlier version saved it, and its tree has a tie to one of two tables with the path %s",
+      quote(node.same))
+  elseif not t then
+    bad_file(file.path, "its tree names a table %s that it lacks", check.describe(node.same))
   end
+  return t
+end
+
+local FIELDS = {bytes = {bytes = true}, number = {number = true}, same = {same = true},
+  tensor = {tensor = true, marks = true}, table = {list = true, fields = true}}
+
+-- "table", or what else a node that is no plain value is; nil for what this version does not know.
+local function kind_of(node)
+  local kind = "table"
+  for name in each, READ do
+    if node[name] ~= nil then kind = name end
+  end
+  for key in each, node do
+    if not FIELDS[kind][key] then return nil end
+  end
+  local list, fields = node.list, node.fields
+  local is_table = (list == nil or json.is_list(list))
+    and (fields == nil or type(fields) == "table" and fields ~= json.null and not json.is_list(fields))
+  return is_table and not json.is_list(node) and kind or nil
+end
+
+-- The value of a node; file.hole stands for what was left out of a list.
+local function grow(file, node, at, depth)
+  if node == json.null then return file.hole end
+  if type(node) ~= "table" then return node end
+  local kind = kind_of(node)
+  if kind and kind ~= "table" then
+    local value = READ[kind](file, node)
+    if value ~= nil then return value end
+    kind = nil
+  end
+  if not kind then bad_file(file.path, "its tree has a node at %s that this version does not know", quote(at)) end
+  if depth > tree.DEPTH then bad_file(file.path, "its tables lie more than %d deep inside each other", tree.DEPTH) end
   local t = {}
-  made[at] = t
-  for i = 1, node.list and #node.list or 0 do t[i] = grow(file, node.list[i], join(at, i), made) end
+  file.count = file.count + 1
+  file.tables[file.count] = t
+  file.tables[at] = file.tables[at] == nil and t
+  for i = 1, node.list and #node.list or 0 do t[i] = grow(file, node.list[i], join(at, i), depth + 1) end
   local keys = {}
   for key in each, node.fields or {} do keys[#keys + 1] = key end
-  sort(keys) -- a "same" names a table met before in the tree's order
-  for i = 1, #keys do t[keys[i]] = grow(file, node.fields[keys[i]], join(at, keys[i]), made) end
+  sort(keys) -- tables are counted as a walk meets them
+  for i = 1, #keys do t[keys[i]] = grow(file, node.fields[keys[i]], join(at, keys[i]), depth + 1) end
   return t
+end
+
+-- The file's tree.  Its tables are in `file.tables` by their number, and by their path: false where two have it.
+local function grow_tree(file, hole)
+  file.hole, file.tables, file.count = hole, {}, 0
+  return grow(file, file.node, "", 1)
 end
 
 -- ---- load: into a tree --------------------------------------------------------------------------------------
 
--- Notes in `problems` where the values of the file's tree do not fit, in `values` what is to be set.
-local function compare_values(node, x, at, problems, values, seen)
-  if type(node) ~= "table" or node == json.null or node.tensor or node.same then return end
-  if seen[x] then return end
-  seen[x] = true
-  local function child(key, sub)
-    if sub == json.null then return end
-    local value, have = node_value(sub), rawget(x, key)
-    local where = join(at, key)
-    if value ~= nil then
-      if type(have) == "table" or is_tensor(have) then
-        problems[#problems + 1] = ("'%s' is a %s in the file, but %s here"):format(where, type(value),
-          check.describe(have))
-      else
-        values[#values + 1] = {x, key, value}
-      end
-    elseif not sub.tensor and not sub.same then
-      if type(have) == "table" then
-        compare_values(sub, have, where, problems, values, seen)
-      elseif next(sub) ~= nil and not (sub.list == nil and sub.fields == nil) then
-        problems[#problems + 1] = ("'%s' is a table in the file, but %s here"):format(where, check.describe(have))
-      end
-    end
+local HOLE = {} -- for what was left out of a list: whatever is there stays
+
+local compare_tables
+
+-- Notes in fit.problems where a value of the file does not fit what t[key] is, in fit.values what is to be set.
+local function compare(from, x, at, fit, t, key)
+  if is_tensor(from) or rawequal(from, HOLE) then return end -- tensors are compared by their names
+  local problem
+  if type(from) == "table" then
+    if type(x) == "table" then return compare_tables(from, x, at, fit) end
+    if next(from) == nil and x == nil then return end -- what was in it was left out
+    problem = "is a table in the file, but %s here"
+  elseif type(x) == "table" or is_tensor(x) then
+    problem = ("is a %s in the file, but %%s here"):format(type(from))
   end
-  for i = 1, node.list and #node.list or 0 do child(i, node.list[i]) end
-  for key, sub in each, node.fields or {} do child(key, sub) end
+  if problem then
+    fit.problems[#fit.problems + 1] = ("%s %s"):format(quote(at), problem:format(check.describe(x)))
+  else
+    fit.values[#fit.values + 1] = {t, key, from}
+  end
+end
+
+-- A table that stands in two places of the file stands there here, and the other way around: else one of two values
+-- would be lost, or two later become one.
+function compare_tables(from, x, at, fit)
+  local here, there = fit.here[from], fit.there[x]
+  if here or there then
+    if not rawequal(here, x) then
+      fit.problems[#fit.problems + 1] = here and ("%s is the table at %s in the file, but another one here"):format(
+        quote(at), quote(fit.paths[from])) or ("%s is the table at %s here, but another one in the file"):format(
+        quote(at), quote(fit.paths[x]))
+    end
+    return
+  end
+  fit.here[from], fit.there[x], fit.paths[from], fit.paths[x] = x, from, at, at
+  local n, keys = tree.keys(from, at)
+  for i = 1, n do compare(from[i], rawget(x, i), join(at, i), fit, x, i) end
+  for i = 1, #keys do compare(from[keys[i]], rawget(x, keys[i]), join(at, keys[i]), fit, x, keys[i]) end
 end
 
 local function shape_text(t)
@@ -230,36 +303,43 @@ local function shape_text(t)
   return ("[%s] (%s)"):format(concat(sizes, ", "), core.dtypes[t._dtype])
 end
 
-local function compare_tensors(file, paths, tensors, problems)
+local function compare_tensors(file, names, tensors, problems)
   local known = {}
-  for i = 1, #paths do
-    local path = paths[i] == "" and ALONE or paths[i]
-    local x, y = tensors[i], file.tensors[path]
-    known[path] = true
-    if not y then
-      problems[#problems + 1] = ("'%s' is not in the file"):format(path)
+  for i = 1, #names do
+    local name = names[i]
+    local x, y = tensors[i], file.tensors[name]
+    if known[name] then
+      problems[#problems + 1] = ("two tensors here have the path %s"):format(quote(name))
+    elseif not y then
+      problems[#problems + 1] = ("%s is not in the file"):format(quote(name))
+    elseif x._buffer == nil then
+      problems[#problems + 1] = ("%s was released"):format(quote(name))
     elseif shape_text(x) ~= shape_text(y) then
-      problems[#problems + 1] = ("'%s' is %s in the file, but %s here"):format(path, shape_text(y), shape_text(x))
+      problems[#problems + 1] = ("%s is %s in the file, but %s here"):format(quote(name), shape_text(y),
+        shape_text(x))
     end
+    known[name] = true
   end
   for i = 1, #file.names do
     if not known[file.names[i]] then
-      problems[#problems + 1] = ("'%s' is in the file, but not here"):format(file.names[i])
+      problems[#problems + 1] = ("%s is in the file, but not here"):format(quote(file.names[i]))
     end
   end
 end
 
 local function load_into(file, into)
-  local tensors, paths = tree.leaves(into)
-  local problems, values = {}, {}
-  compare_tensors(file, paths, tensors, problems)
-  if file.node and type(into) == "table" then compare_values(file.node, into, "", problems, values, {}) end
+  local tensors, names = tree.leaves(into)
+  for i = 1, #names do names[i] = names[i] == "" and ALONE or names[i] end
+  local fit = {problems = {}, values = {}, here = {}, there = {}, paths = {}}
+  local problems, values = fit.problems, fit.values
+  compare_tensors(file, names, tensors, problems)
+  if file.node then compare(grow_tree(file, HOLE), into, "", fit) end
   if #problems > 0 then
     sort(problems)
-    bad_file(file.path, "it does not fit:\n  " .. concat(problems, "\n  "))
+    bad_file(file.path, "it does not fit:\n  %s", concat(problems, "\n  "))
   end
   for i = 1, #tensors do
-    local from = file.tensors[paths[i] == "" and ALONE or paths[i]]
+    local from = file.tensors[names[i]]
     local st = C.cfx_copy(tensors[i], from)
     if st ~= 0 then settle(st, C.cfx_copy, tensors[i], from) end
     C.cfx_release(from)
@@ -287,8 +367,10 @@ local function read_file(path, device)
   end
   local text = C.cfx_safetensors_meta(handle, KEY)
   if text ~= nil then
-    local ok, node = pcall(json.decode, ffi.string(text))
-    if not ok or type(node) ~= "table" then bad_file(path, "its metadata is no tree: " .. tostring(node)) end
+    local ok, node = pcall(json.decode, ffi.string(text), JSON_DEPTH)
+    if not ok or type(node) ~= "table" or node == json.null then
+      bad_file(path, "its metadata is no tree: %s", tostring(node))
+    end
     file.node = node
   end
   C.cfx_safetensors_close(ffi.gc(handle, nil))
@@ -310,7 +392,7 @@ local function load(path, o)
   end
   local file = read_file(path, check.device("load", "device", o.device))
   if o.into ~= nil then return load_into(file, o.into) end
-  if file.node then return grow(file, file.node, "", {}) end
+  if file.node then return grow_tree(file, false) end
   local tensors = {}
   for i = 1, #file.names do tensors[i] = file.tensors[file.names[i]] end
   return nest(file.names, tensors)

@@ -1,7 +1,8 @@
 --- JSON (RFC 8259): what a file's metadata and records are written in.
 --
 -- Objects are tables of string keys, arrays are lists; `json.list(t)` marks a list, so that an empty one stays an
--- array.  `json.null` stands for null.  Keys are written in order, numbers so that they read back the same.
+-- array.  `json.null` stands for null.  Keys are written in order, numbers so that they read back the same.  Writer
+-- and reader have one limit on objects and arrays inside each other.
 -- @module conflux.json
 local byte, char, find, format, gsub, sub =
   string.byte, string.char, string.find, string.format, string.gsub, string.sub
@@ -10,13 +11,17 @@ local error, getmetatable, setmetatable, tonumber, type = error, getmetatable, s
 local each = require("conflux.core").each
 local floor, huge = math.floor, math.huge
 
-local DEPTH = 200 -- nesting that a reader follows
+local DEPTH = 100 -- where the caller sets no other
 
 local List = {}
 local null = setmetatable({}, {__tostring = function() return "null" end})
 
 local function list(t)
   return setmetatable(t, List)
+end
+
+local function is_list(t)
+  return getmetatable(t) == List
 end
 
 -- ---- UTF-8 --------------------------------------------------------------------------------------------------
@@ -71,6 +76,7 @@ end
 
 local function number_text(v)
   if v ~= v or v == huge or v == -huge then error("json: " .. v .. " has no JSON form", 0) end
+  if v == 0 and 1 / v < 0 then return "-0" end
   if v % 1 == 0 and v > -1e15 and v < 1e15 then return format("%d", v) end
   local short = format("%.15g", v)
   return tonumber(short) == v and short or format("%.17g", v)
@@ -78,13 +84,14 @@ end
 
 local add
 
+-- depth: how many objects and arrays inside each other are left.
 local function add_table(out, v, depth)
-  if depth > DEPTH then error("json: nested too deeply", 0) end
-  if getmetatable(v) == List or v[1] ~= nil then
+  if depth == 0 then error("json: nested too deeply", 0) end
+  if is_list(v) or v[1] ~= nil then
     out[#out + 1] = "["
     for i = 1, #v do
       if i > 1 then out[#out + 1] = "," end
-      add(out, v[i], depth + 1)
+      add(out, v[i], depth - 1)
     end
     out[#out + 1] = "]"
     return
@@ -98,7 +105,7 @@ local function add_table(out, v, depth)
   out[#out + 1] = "{"
   for i = 1, #keys do
     out[#out + 1] = (i > 1 and "," or "") .. string_text(keys[i]) .. ":"
-    add(out, v[keys[i]], depth + 1)
+    add(out, v[keys[i]], depth - 1)
   end
   out[#out + 1] = "}"
 end
@@ -122,10 +129,11 @@ end
 
 --- The text of a value; raises for what has no JSON form.
 ---@param v any
+---@param depth? integer  objects and arrays inside each other; default: 100
 ---@return string
-local function encode(v)
+local function encode(v, depth)
   local out = {}
-  add(out, v, 0)
+  add(out, v, depth or DEPTH)
   return concat(out)
 end
 
@@ -227,11 +235,12 @@ end
 local WORDS = {["true"] = true, ["false"] = false, null = null}
 
 function read(s, at, depth)
-  if depth > DEPTH then fail(s, at, "less nesting") end
   at = skip(s, at)
   local c = sub(s, at, at)
-  if c == "{" then return read_object(s, at, depth + 1) end
-  if c == "[" then return read_array(s, at, depth + 1) end
+  if c == "{" or c == "[" then
+    if depth == 0 then fail(s, at, "less nesting") end
+    return (c == "{" and read_object or read_array)(s, at, depth - 1)
+  end
   if c == '"' then return read_string(s, at) end
   local word = s:match("^%a+", at)
   if word and WORDS[word] ~= nil then return WORDS[word], at + #word end
@@ -240,12 +249,13 @@ end
 
 --- The value of a text; raises what is wrong with it, and where.
 ---@param s string
+---@param depth? integer  objects and arrays inside each other; default: 100
 ---@return any
-local function decode(s)
-  local v, at = read(s, 1, 0)
+local function decode(s, depth)
+  local v, at = read(s, 1, depth or DEPTH)
   at = skip(s, at)
   if at <= #s then fail(s, at, "the end") end
   return v
 end
 
-return {encode = encode, decode = decode, list = list, null = null, is_utf8 = is_utf8}
+return {encode = encode, decode = decode, list = list, is_list = is_list, null = null, is_utf8 = is_utf8}
