@@ -162,7 +162,7 @@ CFX_API cfx_device *cfx_device_at(const cfx_context *context, int32_t i);
 CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_device **out);
 /* Its name, "cpu:0", as long as the device lives. */
 CFX_API const char *cfx_device_name(const cfx_device *device);
-/* Threads of the device's team. */
+/* Threads that the device's team may have.  It has fewer where the system makes no more, which is logged. */
 CFX_API int32_t cfx_device_threads(const cfx_device *device);
 /* The context that the device belongs to. */
 CFX_API cfx_context *cfx_device_context(const cfx_device *device);

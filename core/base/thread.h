@@ -12,4 +12,9 @@
 /* Starts a thread with all signals blocked and C's default floating-point environment.  Returns 0 or an errno. */
 int cf_thread_start(pthread_t *out, void *(*run)(void *), void *argument);
 
+/* Between these two no thread of ours begins: for a caller that counts how many the system would make, and then has them
+ * made by others (cpu/team.h). */
+void cf_threads_hold(void);
+void cf_threads_release(void);
+
 #endif

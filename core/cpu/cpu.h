@@ -25,11 +25,17 @@ extern const cf_kernel cf_cpu_kernels_avx512[CF_OPS];
 /* The instruction set of the kernels that run here, for people. */
 const char *cf_cpu_instructions(void);
 
+/* Makes the threads of the worker's team, when a loop first needs them, and lowers worker->threads to as many as there
+ * are. */
+void cf_cpu_make_team(cf_worker *worker);
+
 /* How many threads a loop of `work` elementary steps is worth: one, or where two had CF_GRAIN steps each, all.  Never
  * some: libgomp ends the threads that a smaller team leaves over, and makes new ones for the next larger team. */
 enum { CF_GRAIN = 16384 };
-static inline int cf_cpu_team(const cf_worker *worker, int64_t work) {
-    return work / CF_GRAIN < 2 ? 1 : worker->threads;
+static inline int cf_cpu_team(cf_worker *worker, int64_t work) {
+    if (work / CF_GRAIN < 2) return 1;
+    if (worker->made != worker->threads) cf_cpu_make_team(worker);
+    return worker->threads;
 }
 
 /* The part [*from, *to) of n items that thread `t` of `team` takes; parts are multiples of `unit` but the last. */

@@ -16,6 +16,7 @@
 #include "base/park.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "cpu/team.h"
 
 /* ---- the runtime ---------------------------------------------------------------------------------------- */
 
@@ -70,31 +71,10 @@ static void *wait_for_end(void *arg) {
     }
 }
 
-/* Where a thread cannot be made libgomp ends the process, so as many plain ones are made before it is asked to. */
-static bool can_make(int threads) {
-    crew probe = {.n = 0};
-    pthread_t *made = malloc((size_t)threads * sizeof *made);
-    int n = 0;
-    while (made && n < threads && pthread_create(&made[n], NULL, wait_for_end, &probe) == 0) n++;
-    atomic_store(&probe.over, true);
-    cf_unpark(&probe.end);
-    for (int k = 0; k < n; k++) pthread_join(made[k], NULL);
-    free(made);
-    return n == threads;
-}
-
 static void *lead(void *arg) {
     crew *c = arg;
-    int got = -1;
-    if (can_make(c->wanted)) {
-        omp_set_dynamic(0);
-#pragma omp parallel num_threads(c->wanted)
-        {
-#pragma omp master
-            got = omp_get_num_threads();
-        }
-    }
-    atomic_store(&c->got, got);
+    const int got = cf_team_open(1, c->wanted, c->wanted);
+    atomic_store(&c->got, got > 0 ? got : -1);
     cf_unpark(&c->said);
     return wait_for_end(c); /* its team is libgomp's until this thread ends */
 }
@@ -112,7 +92,7 @@ static bool enlist(crew *c, int more) {
     while (more > 0 && c->n < MOST_LEADERS) {
         c->wanted = more + 1;
         atomic_store(&c->got, 0);
-        if (pthread_create(&c->leaders[c->n], NULL, lead, c) != 0) break;
+        if (cf_thread_start(&c->leaders[c->n], lead, c) != 0) break;
         c->n++;
         for (;;) {
             const uint32_t seen = cf_word_read(&c->said);

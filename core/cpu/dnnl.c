@@ -117,7 +117,7 @@ cfx_status cf_dnnl_product(cf_worker *worker, const cf_product *p) {
     local *l = worker->local;
     cf_dnnl_matmul *matmul = NULL;
     if (!l) return cf_fail(CFX_ESTATE, "oneDNN has not begun");
-    CF_TRY(find(l, p, worker->threads, &matmul));
+    CF_TRY(find(l, p, cf_cpu_team(worker, INT64_MAX), &matmul)); /* oneDNN may have use for all */
     CF_TRY(pad_take(l, matmul->pad_bytes));
     dnnl_exec_arg_t args[5] = {{DNNL_ARG_SRC, matmul->a},
                                {DNNL_ARG_WEIGHTS, matmul->b},

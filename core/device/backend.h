@@ -15,7 +15,8 @@
 typedef struct cf_worker {
     const struct cf_backend *backend;
     void *state; /* what backend->open made */
-    int threads; /* the device's team; thread_begin may lower it to what there can be */
+    int threads; /* the device's team; the backend may lower it to what there can be */
+    int made;    /* threads of it that the backend has made; of another size than `threads`, or 0: there is no team */
     void *local; /* the backend's own, made by thread_begin */
     void *scratch;
     size_t scratch_bytes;

@@ -49,6 +49,28 @@ describe("cores #program", function()
     assert.equal("1\n", (run("--devices cpu -e 'print(require[[conflux]].devices()[1].threads)'", "taskset -c 0")))
   end)
 
+  it("runs with the threads that there are, and says so", function()
+    local few = "setpriv --reuid 54321 --clear-groups prlimit --nproc=%d " -- root may have any number
+    local script = program.quote [[
+      local cf = require "conflux"
+      local x = cf.ones(400, 500)
+      print((x + 1):sum():item(), x:matmul(x:t()):sum():item())
+    ]]
+    if select(3, shell(few:format(8) .. program.conflux .. " --help")) ~= 0 then
+      return pending "no process can be made here that may have few threads"
+    end
+    for limit = 1, 9 do
+      local out, err, code = run("--devices cpu --threads 6 -e " .. script, few:format(limit))
+      assert.equal(limit > 1 and "400000\t80000000\n" or "", out, err)
+      assert.equal(limit > 1 and 0 or 1, code)
+      if limit == 1 then assert.matches("cannot start the worker of cpu:0: ", err) end
+      if limit > 1 and limit < 6 then
+        assert.matches("team has %d threads? instead of 6: the system makes no more threads", err)
+      end
+      if limit > 7 then assert.equal("", err) end
+    end
+  end)
+
   it("keeps a team's threads, whatever the sizes of what they compute", function()
     local script = program.file [[
       local cf = require "conflux"

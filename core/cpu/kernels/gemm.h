@@ -104,7 +104,7 @@ static void GEMM(share)(const cf_product *p, const T *a, const T *b, T *y, T *ro
 }
 
 /* The whole of p; bias and activation are the caller's.  room: [team][GEMM(room)]. */
-static void GEMM(product)(const cf_worker *worker, const cf_product *p, T *room) {
+static void GEMM(product)(cf_worker *worker, const cf_product *p, T *room) {
     const int64_t steps = p->n * p->m * p->k / GEMM(LANES);
     const int team = cf_cpu_team(worker, p->batch * steps);
     /* Small products of a batch are dealt out whole; a large one is made by all. */
