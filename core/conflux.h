@@ -623,7 +623,8 @@ CFX_API cfx_status cfx_engine_run_string(cfx_engine *engine, const char *text);
 CFX_API cfx_status cfx_engine_run_buffer(cfx_engine *engine, const void *text, size_t bytes, const char *name);
 
 /* Ends the call under way, if there is one, with CFX_EINTERRUPT: at once where Conflux is called or waits, else where
- * Lua next takes memory; a loop of the script's that does neither goes on.  Any thread; async-signal-safe. */
+ * Lua next takes memory; a loop of the script's that does neither goes on.  A script cannot catch it: what pcall catches
+ * is raised again at the next instruction, until the call has returned.  Any thread; async-signal-safe. */
 CFX_API void cfx_engine_interrupt(cfx_engine *engine);
 
 /* ---- values to and from Lua ------------------------------------------------------------------------- */

@@ -76,8 +76,10 @@ static bool is_full_after_all(cf_host *host, lua_State *L) {
 /* The hook that an interrupt, a full memory or a deep C stack arms: it raises the error, at the next instruction of the
  * script's, but not inside the library, whose steps belong together (a tape that is begun is ended).
  *
- * An interrupt raises the context's flag as well; whichever is seen first raises the error.  The flag is found down here
- * if a Conflux call saw it: one interrupt, one error.  None is raised where the signal has cut off a read of the script's
+ * An interrupt raises the context's flag as well; whichever is seen first raises the error.  In the program the flag is
+ * found down here if a Conflux call saw it: one Ctrl-C, one error, which a script may catch, to save and leave.  An
+ * engine's host wants its thread back: there the hook stays armed until the call has ended, so that each instruction
+ * behind a pcall raises the error anew.  None is raised where the signal has cut off a read of the script's
  * (EINTR), which ends the call as well. */
 static void stop(lua_State *L, lua_Debug *at) {
     cf_host *host = cf_host_of(L);
@@ -85,10 +87,11 @@ static void stop(lua_State *L, lua_Debug *at) {
     (void)at;
     if (host->pending & FULL && !is_full_after_all(host, L)) atomic_fetch_and(&host->pending, ~FULL);
     if (host->pending && !failed && is_in_library(L)) return;
-    const int32_t pending = atomic_exchange(&host->pending, 0);
-    lua_sethook(L, NULL, 0, 0);
+    const int32_t stays = host->engine ? INTERRUPTED : 0, pending = atomic_fetch_and(&host->pending, stays);
+    if (!(pending & stays)) lua_sethook(L, NULL, 0, 0);
     cfx_context *context = atomic_load(&host->context);
-    const bool interrupted = pending & INTERRUPTED && !(context && cfx_check(context) == CFX_OK);
+    const bool found_down = context && pending & INTERRUPTED && cfx_check(context) == CFX_OK;
+    const bool interrupted = pending & (found_down ? stays : INTERRUPTED);
     if (failed) return;
     if (interrupted) raise(L, INTERRUPT);
     if (pending & FULL) raise(L, "not enough memory");

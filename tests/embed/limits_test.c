@@ -116,6 +116,45 @@ TEST(an_interrupt_while_nothing_runs_interrupts_nothing) {
     free_engine(engine);
 }
 
+/* ---- interrupts that a script would swallow ---------------------------------------------------------- */
+
+TEST(no_script_swallows_an_interrupt) {
+    static const char *const stubborn[] = {
+        "begin() while true do pcall(function() while true do x = cf.ones(10) * 1 end end) end",
+        "begin() while true do pcall(function() while true do (cf.ones(3) + 1):sum():item() end end) end",
+        "begin() while true do pcall(function() local i = 0 while true do i = i + 1 t = {i .. ''} end end) end",
+        "begin() while true do coroutine.wrap(pcall)(function() while true do t = {t and #t} end end) end",
+        "begin() while true do coroutine.resume(coroutine.create(function() while true do t = {} end end)) end",
+        "begin() while true do xpcall(function() while true do t = {} end end, function(m) return {m} end) end",
+        "begin() while true do xpcall(function() while true do t = {} end end, function() error 'mine' end) end",
+        "begin() repeat local ok = pcall(function() while true do nothing() end end) until ok",
+        "jit.off() begin() while true do pcall(function() while true do t = {} end end) end",
+        "local function again() pcall(function() while true do t = {} end end) return again() end begin() again()",
+        "local f f = function() pcall(function() while true do t = {} end end) pcall(f) pcall(f) end begin() f()",
+        "begin() while true do pcall(cf.withdevices, function() while true do t = cf.ones(1) end end) end",
+        "begin() while true do pcall(cf.withgradient, function(w) while true do t = w * 1 end end, cf.ones(1)) end",
+        "begin() pcall(function() while true do t = {} end end) error 'mine'",
+        "begin() pcall(function() while true do t = {} end end) error({})",
+        "begin() local ok, m = pcall(function() while true do t = {} end end) for i = 1, 1e9 do end",
+    };
+    stopper s = {.engine = new_engine()};
+    CHECK_STATUS(cfx_engine_register(s.engine, "begin", begin, &s), CFX_OK);
+    CHECK_STATUS(cfx_engine_register(s.engine, "nothing", begin, &s), CFX_OK);
+    run(s.engine, "cf = require 'conflux'");
+    for (size_t i = 0; i < sizeof stubborn / sizeof *stubborn; i++) {
+        atomic_store(&s.begun, 0);
+        alarm(60);
+        if (pthread_create(&s.thread, NULL, interrupt, &s) != 0) printf("# no thread\n"), exit(2);
+        if (!CHECK_STATUS(cfx_engine_run_string(s.engine, stubborn[i]), CFX_EINTERRUPT)) printf("# %s\n", stubborn[i]);
+        CHECK(has(cfx_engine_error(s.engine), "interrupted!"));
+        pthread_join(s.thread, NULL);
+        run(s.engine, "for i = 1, 100 do assert(not pcall(error)) end assert(cf.ones(3):sum():item() == 3)");
+        run(s.engine, "assert(cf.withgradient(function(w) return w:sum() end, cf.ones(3)):item() == 3)");
+    }
+    alarm(0);
+    free_engine(s.engine);
+}
+
 /* ---- engines that were stopped in the middle --------------------------------------------------------- */
 
 static const char training[] =
