@@ -395,11 +395,16 @@ int cf_host_call(lua_State *L, int nargs) {
     return status;
 }
 
-void cf_host_interrupt(void) {
+bool cf_host_interrupt(void) {
     cf_host *host = atomic_load(&program);
-    if (!host || !atomic_load(&host->running)) return;
+    if (!host || host->pending & INTERRUPTED) return false;
+    if (!atomic_load(&host->running)) { /* before the call, which forgets this, or in the collection after it */
+        atomic_fetch_or(&host->pending, INTERRUPTED);
+        return true;
+    }
     atomic_store(&host->asked, 1);
     cfx_context *context = atomic_load(&host->context);
     if (context) cfx_interrupt(context);
     arm(host, INTERRUPTED);
+    return true;
 }

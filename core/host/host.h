@@ -46,9 +46,10 @@ void cf_host_close(lua_State *L);
 int cf_host_call(lua_State *L, int nargs);
 
 /* Makes the call of the program's state that is at hand end with the error "interrupted!": Lua code at its next
- * instruction (but for compiled loops, which look at nothing), a Conflux call or wait at once.  For a signal handler:
- * async-signal-safe as far as lua_sethook is, which luajit's own handler relies on. */
-void cf_host_interrupt(void);
+ * instruction (but for compiled loops, which look at nothing), a Conflux call or wait at once.  False, and nothing is
+ * done, if an interrupt before this one is still waiting for that.  For a signal handler: async-signal-safe as far as
+ * lua_sethook is, which luajit's own handler relies on. */
+bool cf_host_interrupt(void);
 
 /* ---- any state --------------------------------------------------------------------------------------- */
 

@@ -260,5 +260,6 @@ int main(int argc, char **argv) {
     }
     const bool ok = report(L, lua_cpcall(L, run_protected, &p));
     cf_host_close(L);
-    return ok && !p.has_failed ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (ok && !p.has_failed) return EXIT_SUCCESS;
+    return cf_run_was_interrupted() ? CF_EXIT_INTERRUPTED : EXIT_FAILURE;
 }

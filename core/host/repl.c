@@ -207,7 +207,7 @@ static bool step(repl *r) {
     lua_pushnil(L);
     if (parses) run(r, "act");
     lua_settop(L, r->module);
-    return true;
+    return r->has_terminal || !cf_run_was_interrupted(); /* what a pipe has is a script */
 }
 
 bool cf_repl(lua_State *L) {

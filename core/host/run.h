@@ -8,8 +8,13 @@
 #include <stdio.h>
 
 /* Calls the function below the `nargs` topmost values.  Returns 0, or a LuaJIT status with the error on top of the
- * stack.  The first Ctrl-C ends the call, a second one before it has ended the process. */
+ * stack.  Each Ctrl-C raises an error, which Lua may catch; one that comes before the last has been raised, because
+ * compiled code or a C function runs that looks at nothing, ends the process. */
 int cf_run(lua_State *L, int nargs);
+
+/* Whether it was Ctrl-C's error that ended the last cf_run. */
+bool cf_run_was_interrupted(void);
+enum { CF_EXIT_INTERRUPTED = 130 }; /* as a shell has it for what SIGINT, 2, has ended */
 
 /* From here on an interrupt outside cf_run does nothing but be noted; *before is what it did. */
 void cf_note_interrupts(struct sigaction *before);

@@ -271,24 +271,82 @@ f(cf.ones(2))]]
     assert.matches("\nrun: none: device 'nothing' does not exist", (run "--devices nothing --info"))
   end)
 
-  it("stops a Lua loop at the first Ctrl-C", function()
-    local _, err, code = shell("timeout --foreground --preserve-status -s INT 1 " .. conflux
-      .. " -e 'jit.off() while true do end'")
-    assert.matches("^conflux: %(command line%):1: interrupted!\nstack traceback:\n", err)
-    assert.equal(1, code)
+  -- Runs conflux and presses Ctrl-C each time that it has said "ready" once more, `times` in all: what it wrote to
+  -- stderr, its exit code, or 128 and the number of the signal that ended it, and what it said besides.
+  local READY = "function ready() io.write 'ready\\n' io.flush() end function spin() ready() while true do end end "
+  local function interrupted(arguments, times)
+    local said = script ""
+    local out, err, code = shell(([[LUA_INIT=%s %s %s >%s & pid=$!
+      for i in $(seq %d); do
+        while [ $(grep -c ready %s) -lt $i ] && kill -0 $pid; do sleep 0.02; done
+        kill -INT $pid
+      done 2>/dev/null
+      wait $pid]]):format(quote(READY), conflux, arguments, said, times or 1, said))
+    assert.equal("", out)
+    return err, code, (program.slurp(said):gsub("ready\n", ""))
+  end
+  local INTERPRETED = "jit.off() spin()"
+
+  it("stops a Lua loop at the first Ctrl-C, and exits with 130, whatever the loop is in", function()
+    local chunk = script(INTERPRETED)
+    for arguments, where in pairs {
+      ["-e " .. quote(INTERPRETED)] = "LUA_INIT:1",
+      ["-e " .. quote(INTERPRETED) .. " -e 'print(1)' " .. script "print(2)"] = "LUA_INIT:1",
+      [chunk] = "LUA_INIT:1",
+      ["-i " .. chunk] = "LUA_INIT:1",
+      ["- <" .. chunk] = "LUA_INIT:1",
+      ["<" .. chunk] = "LUA_INIT:1",
+      ["-i <" .. script "spin()\nprint 'never'"] = "LUA_INIT:1",
+      ["-e 'package.preload.m = function() jit.off() spin() end' -l m"] = "LUA_INIT:1",
+      ["-e 'jit.off() coroutine.wrap(spin)()'"] = "LUA_INIT:1",
+      ["-e 'jit.off() error(select(2, pcall(spin)), 0)'"] = "LUA_INIT:1",
+    } do
+      local err, code, said = interrupted(arguments)
+      assert.matches("^[^\n]*" .. where .. ": interrupted!\nstack traceback:\n", err, nil, arguments)
+      assert.same({130, ""}, {code, said}, arguments)
+    end
+  end)
+
+  it("ends a wait for the devices at Ctrl-C, with 130", function()
+    local err, code = interrupted("--devices cpu -e " .. quote [[local x = require "conflux".rand(1500, 1500)
+      for _ = 1, 200 do x = x:matmul(x):tanh() end ready() x:sum():item()]])
+    assert.matches("^conflux: %(command line%):2: interrupted!\n", err)
+    assert.equal(130, code)
   end)
 
   it("says where Ctrl-C cut off a read", function()
-    local _, err, code = shell("timeout --foreground --preserve-status -s INT 1 " .. conflux
-      .. [[ -e 'io.popen("sleep 2"):lines()()']])
+    local err, code = interrupted [[-e 'local lines = io.popen("sleep 5"):lines() ready() lines()']]
     assert.matches("^conflux: [^\n]*Interrupted system call\nstack traceback:\n", err)
-    assert.equal(1, code)
+    assert.equal(130, code)
   end)
 
-  it("ends at the second Ctrl-C", function()
-    local _, _, code = shell(conflux .. [[ -e 'jit.off() while true do pcall(function() while true do end end) end' &
-      pid=$!; sleep 1; kill -INT $pid; sleep 0.2; kill -INT $pid; wait $pid]])
-    assert.equal(128 + 2, code)
+  it("leaves Ctrl-C to a script that catches it, saves and leaves: its exit code is the script's own", function()
+    for ending, code in pairs {[""] = 0, ["os.exit(7)"] = 7, ["error 'the disk is full'"] = 1,
+      ["return"] = 0, ["while io.read() do end"] = 0} do
+      local text = ("jit.off() print(pcall(spin)) print 'saved' %s"):format(ending)
+      local err, got, said = interrupted("-e " .. quote(text))
+      assert.equal("false\tLUA_INIT:1: interrupted!\nsaved\n", said)
+      assert.equal(code, got, err)
+    end
+  end)
+
+  it("raises each Ctrl-C anew that comes after the one before was heard", function()
+    local text = "jit.off() for i = 1, 3 do print(pcall(spin)) end os.exit(7)"
+    local err, code, said = interrupted("-e " .. quote(text), 3)
+    assert.same({"", 7, ("false\tLUA_INIT:1: interrupted!\n"):rep(3)}, {err, code, said})
+  end)
+
+  it("ends at a second Ctrl-C where nothing listens to the first: a compiled loop, a C function", function()
+    for _, text in ipairs {"ready() while true do end",
+      "ready() string.match(('a'):rep(60), ('a*'):rep(30) .. 'b')"} do
+      local said = script ""
+      local _, _, code = shell(([[LUA_INIT=%s %s -e %s >%s & pid=$!
+        while ! [ -s %s ] && kill -0 $pid; do sleep 0.02; done
+        while kill -INT $pid; do sleep 0.1; done 2>/dev/null
+        wait $pid]]) -- two signals that come at once are one
+        :format(quote(READY), conflux, quote(text), said, said))
+      assert.equal(128 + 2, code, text)
+    end
   end)
 
   it("colours an error on a terminal only, and not under NO_COLOR", function()

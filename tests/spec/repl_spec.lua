@@ -152,7 +152,7 @@ describe("the prompt in a pipe #program", function()
       [":load /nowhere"] = "cannot open /nowhere: No such file or directory\n",
       [":time"] = ":time: an expression is missing, as in `:time cf.rand(1000, 1000):sum()`\n",
       [":time 1 +"] = "stdin:1: unexpected symbol near '<eof>'\n",
-      [":nothing"] = ":nothing: no such command; there are :devices, :help, :load, :mem, :quit, :time\n",
+      [":nothing"] = ":nothing: no such command; there are :devices, :help, :jit, :load, :mem, :quit, :time\n",
     } do
       out, err, code = pipe(line)
       assert.same({"", message, 1}, {out, err, code})
@@ -263,20 +263,69 @@ describe("the prompt at a terminal #program", function()
     assert.equal("4", t:enter "4")
   end)
 
-  it("ends what runs at Ctrl-C: a loop, a loop of Conflux's calls, a wait", function()
-    open()
+  it("ends what runs at the first Ctrl-C: any Lua code, a loop of Conflux's calls, a wait", function()
+    local path = program.file "print 'begun'\nwhile true do end"
+    -- What a script has compiled is forgotten with the rest.
+    open({}, {"-i", program.file [[
+      function spin(n) for i = 1, n do end end
+      function step() return 1 end
+      for _ = 1, 1000 do spin(1000) end]]})
     for _, line in ipairs {
-      "jit.off() print 'begun' while true do end",
-      "jit.on() print 'begun' while true do cf.ones(3) end",
+      "print 'begun' while true do end",
+      "print 'begun' repeat local x = {step()} until not x[1]",
+      "print 'begun' spin(1e15)",
+      "print 'begun' for i = 1, 1e15 do spin(3) end",
+      "(function() print 'begun' return setmetatable({}, {__tostring = function() spin(1e15) end}) end)()",
+      "coroutine.wrap(function() print 'begun' while true do step() end end)()",
+      "table.sort({3, 2, 1}, function() print 'begun' spin(1e15) end)",
+      "cf.tree.map(function() print 'begun' spin(1e15) end, {cf.ones(2)})",
+      ":time (function() print 'begun' spin(1e15) end)()",
+      ":load " .. path,
+      "print 'begun' while true do cf.ones(3) end",
       "x = cf.rand(1500, 1500) for _ = 1, 40 do x = x:matmul(x):tanh() end print 'begun' x:sum():item()",
     } do
       t:type(line .. "\n")
       t:expect "begun\n"
       t:type "\3"
-      assert.matches("stdin:1: interrupted!\nstack traceback:\n.*stdin:1: in main chunk\n$", t:expect "cpu:0> ")
+      assert.matches("interrupted!", t:expect "cpu:0> ", 1, true)
       assert.equal("2", t:enter "1 + 1")
     end
     assert.equal("6 [float32, cpu:0]", t:enter "cf.full(2, 3):sum()")
+    t:type "print 'begun' while true do end\n"
+    t:expect "begun\n"
+    t:type "\3"
+    assert.matches("stdin:1: interrupted!\nstack traceback:\n.*stdin:1: in main chunk\n$", t:expect "cpu:0> ")
+  end)
+
+  -- Types a line that says "begun" and presses Ctrl-C until the program ends: two that come at once are one signal.
+  local function press_until_the_end(line)
+    t:type(line .. "\n")
+    t:expect "begun\n"
+    return t:finish "\3"
+  end
+
+  it("ends itself at the second Ctrl-C where a C function does not return", function()
+    open()
+    assert.equal(128 + terminal.INT,
+      press_until_the_end "print 'begun' string.match(('a'):rep(60), ('a*'):rep(30) .. 'b')")
+  end)
+
+  it("compiles nothing until :jit on, which warns", function()
+    open()
+    assert.matches("off", t:enter ":jit", 1, true)
+    assert.equal("false", t:enter "(jit.status())")
+    assert.matches("Ctrl-C cannot stop a compiled loop", t:enter ":jit on", 1, true)
+    assert.equal("true", t:enter "(jit.status())")
+    assert.matches("on", t:enter ":jit", 1, true)
+    t:enter "function spin() while true do end end"
+    t:enter ":jit off"
+    t:type "print 'begun' spin()\n"
+    t:expect "begun\n"
+    t:type "\3"
+    assert.matches("interrupted!", t:expect "cpu:0> ", 1, true)
+    assert.matches(":jit: expected on or off, got 'maybe'", t:enter ":jit maybe", 1, true)
+    t:enter ":jit on"
+    assert.equal(128 + terminal.INT, press_until_the_end "print 'begun' spin()")
   end)
 
   it("shows errors in colour, but not under NO_COLOR", function()

@@ -20,6 +20,7 @@ An expression is evaluated and its values are printed; `;` at its end keeps them
   :devices [spec]  the run's devices; with a spec such as cpu*2, sets them
   :mem             the devices' memory
   :load file       runs a script
+  :jit [on|off]    whether LuaJIT compiles what runs; it begins with off, so that Ctrl-C can end any Lua code
   :help            this text
   :quit            quits, as Ctrl-D does
 
@@ -52,6 +53,13 @@ function commands.devices_text()
     lines[i] = ("%s%s\n"):format(device.name, threads)
   end
   return concat(lines)
+end
+
+--- Leaves nothing to compiled code, which does not see an interrupt: neither what is run from here on nor what has been
+-- compiled before.
+function commands.interpret()
+  jit.off()
+  jit.flush()
 end
 
 local function time(text, session)
@@ -89,6 +97,19 @@ local function load(path)
   chunk()
 end
 
+local function compile(setting)
+  if setting == "on" then
+    jit.on()
+    stdout:write "the JIT is on: Ctrl-C cannot stop a compiled loop, and a second one ends conflux\n"
+  elseif setting == "off" then
+    commands.interpret()
+  elseif setting == "" then
+    stdout:write("the JIT is ", jit.status() and "on" or "off", "\n")
+  else
+    error((":jit: expected on or off, got '%s'"):format(setting), 0)
+  end
+end
+
 --- What is known of a name.
 ---@param name string
 local function help(name)
@@ -107,6 +128,7 @@ end
 local known = {
   devices = devices,
   help = help,
+  jit = compile,
   load = load,
   mem = memory,
   quit = function(_, session) session.quit() end,
@@ -114,7 +136,7 @@ local known = {
 }
 
 --- The names of all, for completion.
-commands.names = {"devices", "help", "load", "mem", "quit", "time"}
+commands.names = {"devices", "help", "jit", "load", "mem", "quit", "time"}
 
 --- Does what a line says.
 ---@param line string

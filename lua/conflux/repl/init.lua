@@ -132,6 +132,7 @@ end
 function repl.begin(options)
   complete.files, was_interrupted = options.files, options.interrupted
   core.context()
+  commands.interpret()
   if rawget(_G, "cf") == nil then rawset(_G, "cf", require "conflux") end
   if options.terminal then stdout:write(commands.devices_text(), ":help explains, Ctrl-D quits\n") end
 end
