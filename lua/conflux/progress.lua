@@ -103,7 +103,7 @@ local function note_loss(self)
 end
 
 local function text(self, now)
-  local share = self.total > 0 and min(self.done / self.total, 1) or 1
+  local share = self.total > 0 and max(0, min(self.done / self.total, 1)) or 1
   local full = floor(share * WIDTH)
   local rate = self.done / max(now - self.start, 1e-9)
   local bar = ("="):rep(full) .. (full < WIDTH and ">" or "") .. ("."):rep(WIDTH - full - 1)

@@ -120,6 +120,19 @@ describe("progress", function()
     assert.matches("30/30  %S+/s  loss 30%.0000  %d:%d%d\27%[K\r?\n$", raw)
   end)
 
+  it("is as wide as ever, whatever it is told #program", function()
+    if not terminal.works() then return pending "no pseudo-terminal" end
+    for _, case in ipairs {{100, -50}, {100, 1e300}, {100, 150}, {100, 0}, {0, 5}, {-5, 2}, {1e-300, -1e300}} do
+      local raw = shown(("cf.progress(%.17g):update(%.17g):finish()"):format(case[1], case[2]))
+      local bars = 0
+      for bar in raw:gmatch "%[([=>.]*)%]" do
+        bars = bars + 1
+        assert.equal(24, #bar, raw)
+      end
+      assert.is_true(bars > 0, raw)
+    end
+  end)
+
   it("leaves the line to what a script prints #program", function()
     if not terminal.works() then return pending "no pseudo-terminal" end
     for call, text in pairs {
