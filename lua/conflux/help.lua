@@ -10,7 +10,9 @@ local core = require "conflux.core"
 
 local each = core.each
 local getinfo = debug.getinfo
-local getmetatable, pcall, rawget, require, type = getmetatable, pcall, rawget, require, type
+local getmetatable, ipairs, pcall, rawget, require = getmetatable, ipairs, pcall, rawget, require
+local tostring, type = tostring, type
+local getenv, open, package = os.getenv, io.open, package
 local floor, max, min = math.floor, math.max, math.min
 local concat, sort = table.concat, table.sort
 
@@ -20,7 +22,7 @@ local help = {}
 
 -- Where the program has the library from, if not from itself; see core/host/modules.h.
 local function files()
-  local directory = os.getenv "CONFLUX_LUA"
+  local directory = getenv "CONFLUX_LUA"
   return directory and directory ~= "" and ("%s/?.lua;%s/?/init.lua"):format(directory, directory) or nil
 end
 
@@ -29,7 +31,7 @@ local function source_of(module)
   local is_inside, embedded = pcall(require, "conflux.embedded")
   if is_inside and not files() then return embedded(module) end
   local path = package.searchpath(module, is_inside and files() or package.path)
-  local file = path and io.open(path, "rb")
+  local file = path and open(path, "rb")
   if not file then return nil end
   local text = file:read "*a"
   file:close()
@@ -75,7 +77,8 @@ end
 ---@field members? string[]    of a room or a class: the names in it
 ---@field fields? conflux.Param[]
 
-local entries, by_key, by_last, aliases -- made when first asked for
+-- Made when first asked for.  cf.tensor makes a Tensor: letters count in by_name, and in the others they do not.
+local entries, by_name, by_key, by_last, aliases
 
 local function sorted_keys(t)
   local keys = {}
@@ -176,7 +179,7 @@ end
 
 local function index()
   if entries then return end
-  entries, by_key, by_last, aliases = {}, {}, {}, {}
+  entries, by_name, by_key, by_last, aliases = {}, {}, {}, {}, {}
   local cf, seen = require "conflux", {}
   visit(seen, cf, "cf", "conflux")
   local classes = visit_classes()
@@ -185,9 +188,8 @@ local function index()
   visit_others(classes)
   for _, entry in ipairs(entries) do
     for _, name in ipairs(entry.names) do
-      -- cf.tensor makes a Tensor: where it matters, letters are as they are written
-      if entry.kind == "room" then by_key[name] = entry end
       local key = name:lower()
+      by_name[name] = by_name[name] or entry
       local last = key:match "[%w_]+$"
       by_key[key], by_last[last] = by_key[key] or entry, by_last[last] or {}
       by_last[last][#by_last[last] + 1] = name
@@ -267,7 +269,7 @@ end
 local function list_members(lines, members)
   local rows = {}
   for i, name in ipairs(members) do
-    local entry = by_key[name] or by_key[name:lower()]
+    local entry = by_name[name]
     rows[i] = {name:match "[%w_]+$", entry.comment and comments.summary(entry.comment.text) or ""}
   end
   list(lines, rows)
@@ -333,7 +335,7 @@ local function suggest(wanted)
   end)
   local suggestions = {}
   for _, item in ipairs(found) do
-    local entry = by_key[item[2]] or by_key[item[2]:lower()]
+    local entry = by_name[item[2]]
     if not seen[entry] and #suggestions < MOST then suggestions[#suggestions + 1] = item[2] end
     seen[entry] = true
   end
@@ -359,7 +361,7 @@ end
 function help.of(name)
   index()
   local wanted = tostring(name):gsub("%s", ""):gsub("%(.*$", ""):gsub("^conflux%f[%W]", "cf"):gsub("^cf%.", "")
-  local entry = by_key[wanted] or look_up(wanted:lower())
+  local entry = by_name["cf." .. wanted] or by_name[wanted] or look_up(wanted:lower())
   if entry then return text_of(entry) end
   return nil, suggest(wanted:lower())
 end

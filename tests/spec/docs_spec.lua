@@ -85,6 +85,20 @@ describe("help", function()
     assert.matches("module:train()", help.of "nn.train", 1, true)
   end)
 
+  it("knows each public name as it is written, also where a class and what makes it differ in a letter", function()
+    for _, entry in ipairs(help.entries()) do
+      for _, name in ipairs(entry.names) do
+        local head = help.of(name):match "^(.-)\n\n" or help.of(name)
+        assert.is_truthy(("\n" .. head .. "\n"):find("\n" .. help.signature(name, entry) .. "\n", 1, true), name)
+      end
+    end
+    for _, name in ipairs {"cf.tensor", "tensor", " cf.tensor(x)", "conflux.tensor"} do
+      assert.matches("^cf%.tensor%(", help.of(name))
+    end
+    assert.matches("^Tensor\n", help.of "Tensor")
+    assert.matches("^cf%.progress%(", help.of "cf.progress")
+  end)
+
   it("writes types out", function()
     assert.matches("dims?  integer|integer[]: default: all", help.of "mean", 1, true)
     assert.matches("{dtype: string?, device: (string|Device)?}", help.of "zeros", 1, true)
