@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -186,6 +187,17 @@ static void bind_keys(EditLine *editor) {
 
 /* ---- lines ----------------------------------------------------------------------------------------- */
 
+/* ~/.editrc, where a user's own keys are, or $EDITRC, as libedit finds them; it need not exist.  Libedit would wait for
+ * a writer where it is a FIFO. */
+static void source_keys(EditLine *editor) {
+    const char *given = getenv("EDITRC"), *home = getenv("HOME");
+    char *path = NULL;
+    struct stat status;
+    if (!given && (!home || asprintf(&path, "%s/.editrc", home) < 0)) return;
+    if (stat(given ? given : path, &status) == 0 && S_ISREG(status.st_mode)) el_source(editor, given ? given : path);
+    free(path);
+}
+
 #define TEXT_OF(number) #number
 #define VERSION_OF(major, minor) "libedit " TEXT_OF(major) "." TEXT_OF(minor)
 
@@ -213,7 +225,7 @@ cf_edit *cf_edit_open(cf_completer *completer, void *data) {
     el_set(edit->editor, EL_GETCFN, read_character);
     el_set(edit->editor, EL_HIST, history, edit->history);
     bind_keys(edit->editor);
-    el_source(edit->editor, NULL); /* ~/.editrc, where a user's own keys are; it need not exist */
+    source_keys(edit->editor);
     return edit;
 }
 

@@ -119,7 +119,7 @@ static int read_file(int fd, char **text, size_t *length) {
 }
 
 int cf_history_each(cf_history *history, void (*f)(void *data, const char *entry), void *data) {
-    const int fd = open(history->path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(history->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     char *text;
     size_t length;
@@ -157,7 +157,7 @@ static int make_directory(char *path) {
  * locks does without.  The descriptor, or -1 and an errno. */
 static int open_locked(const char *path) {
     for (;;) {
-        const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        const int fd = open(path, O_RDWR | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600);
         if (fd < 0) return -1;
         struct stat ours, named;
         while (flock(fd, LOCK_EX) != 0 && errno == EINTR) {}

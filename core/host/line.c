@@ -91,6 +91,7 @@ static cf_line_status read_plain(cf_line *line, const char *prompt, const char *
     const bool was_interrupted = line->has_terminal && cf_was_interrupted(false);
     if (n < 0 || was_interrupted) {
         if (line->has_terminal) fputs("\n", stdout);
+        else if (!feof(stdin)) return CF_LINE_FAILED;
         return was_interrupted ? CF_LINE_INTERRUPTED : CF_LINE_END;
     }
     *text = line->text;

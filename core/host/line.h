@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum cf_line_status { CF_LINE_READ, CF_LINE_END, CF_LINE_INTERRUPTED } cf_line_status;
+typedef enum cf_line_status { CF_LINE_READ, CF_LINE_END, CF_LINE_INTERRUPTED, CF_LINE_FAILED } cf_line_status;
 
 /* What the completer has to say about the text before the cursor.  Owned by it, valid until its next call. */
 typedef struct cf_completion {
@@ -28,7 +28,8 @@ void cf_line_close(cf_line *line);
 bool cf_line_is_edited(const cf_line *line);
 
 /* Reads a line without its newline; `prompt` is shown where a terminal types.  *text belongs to `line` and is valid until
- * the next read; it may hold zero bytes.  A last line without a newline is one, too. */
+ * the next read; it may hold zero bytes.  A last line without a newline is one, too.  CF_LINE_FAILED: what is no
+ * terminal cannot be read, or there is no memory for it; errno says why. */
 cf_line_status cf_line_read(cf_line *line, const char *prompt, const char **text, size_t *length);
 void cf_line_remember(cf_line *line, const char *entry);
 

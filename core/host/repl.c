@@ -59,12 +59,13 @@ static bool run(repl *r, const char *name) {
     return status == 0;
 }
 
-/* Calls it for a text, which is left on the stack and returned; NULL: it gave none. */
-static const char *ask(repl *r, const char *name) {
+/* Calls it for a text, which is left on the stack and returned; NULL: it gave none.  Where it fails, for the user may
+ * change all that Lua has, the error is shown, and `instead` takes its place. */
+static const char *ask(repl *r, const char *name, const char *instead) {
     lua_getfield(r->L, r->module, name);
     if (lua_pcall(r->L, 0, 1, 0) != 0) {
         report(r);
-        lua_pushnil(r->L);
+        lua_pushstring(r->L, instead);
     }
     return lua_tostring(r->L, -1);
 }
@@ -127,7 +128,8 @@ static void recall(void *data, const char *entry) { cf_line_remember(data, entry
 /* Says why there is no history, and keeps none. */
 static void give_up_history(repl *r, int error) {
     char message[512];
-    snprintf(message, sizeof message, "the history is not kept: %s: %s", cf_history_path(r->history), strerror(error));
+    const char *why = error == EINVAL ? "it is no regular file" : strerror(error);
+    snprintf(message, sizeof message, "the history is not kept: %s: %s", cf_history_path(r->history), why);
     cf_report(message);
     cf_history_close(r->history);
     r->history = NULL;
@@ -141,7 +143,7 @@ static void open_history(repl *r) {
 
 /* Keeps what has been entered completely. */
 static void remember(repl *r) {
-    const char *entry = cf_line_is_edited(r->line) ? ask(r, "entered") : NULL;
+    const char *entry = cf_line_is_edited(r->line) ? ask(r, "entered", NULL) : NULL;
     if (entry) {
         cf_line_remember(r->line, entry);
         const int error = r->history ? cf_history_add(r->history, entry) : 0;
@@ -186,14 +188,20 @@ static bool begin(repl *r) {
 /* Reads a line and does what it says.  False at the end. */
 static bool step(repl *r) {
     lua_State *L = r->L;
-    const char *prompt = ask(r, "prompt"), *text;
+    const char *prompt = ask(r, "prompt", "> "), *text;
     size_t length;
+    char message[128];
     if (!prompt) return false;
     const cf_line_status status = cf_line_read(r->line, prompt, &text, &length);
     lua_settop(L, r->module);
     switch (status) {
     case CF_LINE_INTERRUPTED: lua_pushnil(L); break;
     case CF_LINE_READ: lua_pushlstring(L, text, length); break;
+    case CF_LINE_FAILED:
+        r->has_failed = true;
+        snprintf(message, sizeof message, "cannot read stdin: %s", strerror(errno));
+        cf_report(message);
+        return false;
     case CF_LINE_END:
         if (!r->has_terminal) { /* what is unfinished is an error */
             lua_pushboolean(L, 0);

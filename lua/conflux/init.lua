@@ -24,6 +24,7 @@ merge(require "conflux.shape")
 merge(require "conflux.elementwise")
 merge(require "conflux.ops")
 merge(require "conflux.system")
+merge(require "conflux.values")
 
 -- Methods that read well as functions, too: cf.reshape(x, 2, 3).
 for _, name in ipairs {"clone", "contiguous", "detach", "expand", "flip", "pad", "permute", "reshape", "split",

@@ -103,3 +103,35 @@ describe("a printed tensor", function()
     assert.equal(lines(" 1  3", " 2  4", "[2x2 float32, cpu:0]"), tostring(cf.tensor({{1, 2}, {3, 4}}):t()))
   end)
 end)
+
+describe("cf.show", function()
+  local program = require "tests.spec.program"
+  local cases = {
+    "1", "'a', nil, true, 0.1", "", "nil", "{1, 'b', x = {y = {z = {}}}}", "cf.ones(2, 3)", "cf.ones(2, 3).shape",
+    "{cf.ones(2), lr = 0.1}", "1, {2, 3}, cf.ones(2)", "cf.nn.Dense(2, 3)", "cf.optim.Adam(0.1)", "print == nil, {{}}",
+    "setmetatable({}, {__tostring = function() return 7 end})",
+    "cf.gradient(function(w) return (w * w):sum() end, cf.ones(2))",
+  }
+
+  it("prints any value as the prompt does #program", function()
+    local typed, shown = {}, {}
+    for i, case in ipairs(cases) do
+      typed[i] = case == "" and "print()" or case
+      shown[i] = ("cf.show(%s)"):format(case)
+    end
+    local pipe = program.file(table.concat(typed, "\n") .. "\n")
+    local file = program.file("local cf = require 'conflux'\n" .. table.concat(shown, "\n"))
+    local from_prompt, errors = program.run("--devices cpu -i <" .. pipe)
+    assert.equal("", errors)
+    assert.same({from_prompt, "", 0}, {program.run("--devices cpu " .. file)})
+    assert.matches("\n{2, 3}\n", from_prompt, 1, true)
+    program.clean()
+  end)
+
+  it("refuses a text that is none at the line that shows it", function()
+    local object = setmetatable({}, {__tostring = function() return {} end})
+    local message = "show: expected a string from the __tostring of a table, got table"
+    assert.refuses(function() cf.show(object) end, message)
+    assert.refuses(function() cf.show({object}) end, message)
+  end)
+end)

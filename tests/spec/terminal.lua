@@ -157,8 +157,8 @@ function Terminal:signal(signal)
   return self
 end
 
---- Waits for the end of the program: its exit code, or 128 and the number of the signal that ended it.  A `key` is typed
--- again and again until then.
+--- Waits for the end of the program: its exit code, or 128 and the number of the signal that ended it.  A `key` is
+-- typed again and again until then.
 function Terminal:finish(key)
   local status, deadline = ffi.new "int[1]", now() + SECONDS
   while C.waitpid(self.pid, status, WNOHANG) ~= self.pid do

@@ -4,14 +4,15 @@ local core   = require "conflux.core"
 local system = require "conflux.system"
 
 local seconds = core.seconds
-local error, pcall, require, type = error, pcall, require, type
-local concat = table.concat
-local stdout = io.stdout
+local collectgarbage, error, ipairs, loadfile = collectgarbage, error, ipairs, loadfile
+local pcall, require, type = pcall, require, type
+local concat, getenv, jit, stdout = table.concat, os.getenv, jit, io.stdout
 
 local commands = {}
 
 local HELP = [[
 An expression is evaluated and its values are printed; `;` at its end keeps them from it.
+It may stand behind statements and a semicolon, as in `x = 1; x`.  `cf.show` prints as the prompt does.
 `_` is the first value of the last expression, `_1`, `_2`, ... are all of them.
 `cf` is Conflux.  A local lives as long as the line that it is on.
 
@@ -90,7 +91,7 @@ end
 local function load(path)
   path = path:match "^(['\"])(.*)%1$" and path:sub(2, -2) or path
   if path == "" then error(":load: a file's name is missing", 0) end
-  local home = os.getenv "HOME"
+  local home = getenv "HOME"
   if home then path = path:gsub("^~/", function() return home .. "/" end) end
   local chunk, message = loadfile(path)
   if not chunk then error(message, 0) end

@@ -7,7 +7,9 @@ local core     = require "conflux.core"
 local commands = require "conflux.repl.commands"
 
 local ffi = core.ffi
-local concat, sort = table.concat, table.sort
+local concat, insert, sort = table.concat, table.insert, table.sort
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local _G, getenv, ipairs = _G, os.getenv, ipairs
 local getmetatable, rawget, tonumber, type = debug.getmetatable, rawget, tonumber, type
 local each = core.each
 
@@ -121,11 +123,11 @@ local function chain(text)
     local index = not key and (rest:match "%[%s*(%-?%d+)%s*%]$" or rest:match "%[%s*(\"[^\"]*\")%s*%]$"
       or rest:match "%[%s*('[^']*')%s*%]$")
     if key then
-      table.insert(keys, 1, key)
+      insert(keys, 1, key)
       if not rest:find "%.[%a_][%w_]*$" then return keys, name, mark end
     elseif index then
       before = rest:match "^(.*)%[[^%[]*%]$"
-      table.insert(keys, 1, tonumber(index) or index:sub(2, -2))
+      insert(keys, 1, tonumber(index) or index:sub(2, -2))
     else
       return {}, name, mark -- a call, a bracket: its value is not known
     end
@@ -153,7 +155,7 @@ end
 local function file_candidates(path)
   local directory, name = path:match "^(.*/)([^/]*)$"
   if not directory then directory, name = "", path end
-  local home = os.getenv "HOME"
+  local home = getenv "HOME"
   local place = directory == "" and "." or directory
   if home then place = place:gsub("^~/", function() return home .. "/" end) end
   local names = {}
@@ -198,10 +200,10 @@ end
 
 -- In columns, downwards.
 local function columns_of(names, width)
-  local n, widest = math.min(#names, MANY), 0
-  for i = 1, n do widest = math.max(widest, #names[i]) end
-  local across = math.max(1, math.floor((width + 1) / (widest + 2)))
-  local down = math.ceil(n / across)
+  local n, widest = min(#names, MANY), 0
+  for i = 1, n do widest = max(widest, #names[i]) end
+  local across = max(1, floor((width + 1) / (widest + 2)))
+  local down = ceil(n / across)
   local lines = {}
   for row = 1, down do
     local cells = {}

@@ -8,22 +8,27 @@
 --     complete(before, columns)     at a tab
 --     trim(message)                 before an error is shown
 --
--- A text is tried as an expression, then as a statement; if the parser says that it ends too early, the next line is
--- added to it.
+-- A text is tried as an expression, then as statements with an expression behind the last semicolon, then as statements
+-- alone; if the parser says that it ends too early, the next line is added to it.
 -- @module conflux.repl
 local core     = require "conflux.core"
 local commands = require "conflux.repl.commands"
 local complete = require "conflux.repl.complete"
-local values   = require "conflux.repl.values"
+local values   = require "conflux.values"
 
 local C = core.C
-local error, loadstring, rawget, rawset, select, type = error, loadstring, rawget, rawset, select, type
+local _G, error, loadstring, rawget, rawset = _G, error, loadstring, rawget, rawset
+local require, select, tostring, type, unpack = require, select, tostring, type, unpack
+local max = math.max
 local stdout = io.stdout
 
 local repl = {}
 
 local CHUNK = "=stdin" -- as luajit calls it
 
+local counts_lines     -- errors name lines of a pipe's whole text; a terminal's begin with 1 at each prompt
+local above = ""       -- a newline for each line above the text
+local n_lines = 0      -- of the text
 local unfinished       -- the lines of a text that has not ended
 local entry, action    -- what the last line has completed, and what act() does about it
 local quits = false
@@ -31,44 +36,55 @@ local was_interrupted  -- the program's: whether Ctrl-C has come since the line 
 
 -- ---- reading ----------------------------------------------------------------------------------------------
 
+-- The function of a text, or nil and the parser's error, which names the lines as the user counts them.
+local function parse(text)
+  return loadstring(above .. text, CHUNK)
+end
+
 -- Whether more lines could make a text whole of which the parser said this.  No line ends a short string but one behind
--- a backslash.
+-- a backslash; and a text that lacks only the rest of an assignment ends in an expression, which no line goes on with.
 local function is_cut_off(message, text)
   if message:find("unfinished string", 1, true) and text:sub(-1) ~= "\\" then return false end
-  return message:sub(-7) == "'<eof>'"
+  if message:sub(-7) ~= "'<eof>'" then return false end
+  return not (message:find("'=' expected", 1, true) and parse(text .. "\n= nil"))
 end
 
--- An expression is compiled as the arguments of a call: behind `return` it may be a tail call, after which no error
--- could name this line.
-local function compile_list(text)
-  return loadstring("local _keep = ... _keep(" .. text .. "\n)", CHUNK)
+---@class conflux.repl.Chunk
+---@field run function          the text; returns its values
+---@field skips_first boolean   of what it returns
+---@field is_silent boolean     its values are not shown
+
+-- The chunk of a list of expressions, perhaps with statements before it; nil if it is none.  Behind `return` alone a
+-- call would be a tail call, after which no error could name this line.
+local function compile_list(list, statements)
+  local run = parse((statements or "") .. "return nil, " .. list)
+  -- The list can go on, in a line below a comment, unless it ends in a semicolon.
+  return run and {run = run, skips_first = true, is_silent = parse("return nil, " .. list .. "\n, nil") == nil}
 end
 
--- Of a text that parses behind `return`: as compile_list; true if a semicolon ends it, which is found from the end, as
--- there may be others in a comment behind it.
-local function compile_expression(text)
-  local chunk = compile_list(text)
-  if chunk then return chunk, false end
-  local at, tries = #text + 1, 0
-  while tries < 100 do
-    at, tries = text:sub(1, at - 1):match "^.*();", tries + 1
-    if not at then break end
-    local is_last = loadstring("return;\n" .. text:sub(at + 1)) -- comments may follow
-    chunk = is_last and compile_list(text:sub(1, at - 1))
-    if chunk then return chunk, true end
+local TRIES = 100 -- semicolons, from the end
+
+-- The chunk of statements with a list of expressions behind them, which is what the user wants to see: `x = 2; x`.
+local function compile_both(text)
+  local at = #text + 1
+  for _ = 1, TRIES do
+    at = text:sub(1, at - 1):match "^.*();"
+    if not at then return nil end
+    local statements, list = text:sub(1, at), text:sub(at + 1)
+    local chunk = parse("return nil, " .. list) and parse(statements) and compile_list(list, statements)
+    if chunk then return chunk end
   end
 end
 
--- The chunk of a text, and whether its values are not shown; or nil, whether more lines could make it whole, and its
--- error.  The chunk takes a function that it calls with its values, or returns them.
+-- The chunk of a text; or nil, whether more lines could make it whole, and its error.
+---@return conflux.repl.Chunk?, boolean?, string?
 local function compile(text)
-  local list, list_error = loadstring("return " .. text, CHUNK)
-  if list then
-    local chunk, is_silent = compile_expression(text)
-    return chunk or list, is_silent or false
-  end
-  local chunk, message = loadstring(text, CHUNK)
-  if chunk then return chunk, loadstring(text .. "\n;") == nil end
+  local nothing, list_error = parse("return " .. text)
+  local chunk = compile_list(text) or compile_both(text)
+  if chunk then return chunk end
+  local run, message = parse(text)
+  run = run or nothing -- such as a semicolon by itself
+  if run then return {run = run, skips_first = false, is_silent = parse(text .. "\n;") == nil} end
   -- Of something like `1 + * 2` the statement's error is about the 1.
   local near = message:match "unexpected symbol near '(.-)'$"
   local is_expression = near and text:match "^%s*(.*)$":sub(1, #near) == near
@@ -89,7 +105,7 @@ end
 -- `_` is the first value of the last expression, and `_1`, `_2`, ... are all of them.
 local function name_results()
   if n_results == 0 then return end
-  for i = 1, math.max(n_results, n_kept) do rawset(_G, "_" .. i, results[i]) end
+  for i = 1, max(n_results, n_kept) do rawset(_G, "_" .. i, results[i]) end
   rawset(_G, "_", results[1])
   n_kept = n_results
 end
@@ -99,13 +115,16 @@ local function unnamed(f)
   return f
 end
 
-local function evaluate(chunk, is_silent)
+-- Runs a chunk and shows its values; `before` is called between the two.
+local function evaluate(chunk, before)
   n_results = 0
-  keep(unnamed(chunk)(keep))
+  if chunk.skips_first then keep(select(2, unnamed(chunk.run)()))
+  else keep(unnamed(chunk.run)()) end
+  if before then before() end
   name_results()
   local list, n = results, n_results
   results, n_results = {}, 0
-  if n > 0 and not is_silent then values.print(list, n) end
+  if n > 0 and not chunk.is_silent then values.show(unpack(list, 1, n)) end
 end
 
 -- What commands may ask of this side.
@@ -117,12 +136,9 @@ end
 
 --- Runs a text, whose values are shown afterwards; `before` is called between the two.
 function session.run(text, before)
-  local chunk, is_silent, message = compile(text)
+  local chunk, _, message = compile(text)
   if not chunk then error(message, 0) end
-  evaluate(function(...)
-    keep(unnamed(chunk)(...))
-    before()
-  end, is_silent)
+  evaluate(chunk, before)
 end
 
 -- ---- the program's calls ----------------------------------------------------------------------------------
@@ -131,6 +147,7 @@ end
 ---@param options {terminal: boolean, files: (fun(directory: string): string[]), interrupted: fun(): boolean}
 function repl.begin(options)
   complete.files, was_interrupted = options.files, options.interrupted
+  counts_lines = not options.terminal
   core.context()
   commands.interpret()
   if rawget(_G, "cf") == nil then rawset(_G, "cf", require "conflux") end
@@ -151,6 +168,11 @@ end
 ---@param line? string|false
 function repl.feed(line)
   local before = unfinished
+  if counts_lines and not before then
+    above = above .. ("\n"):rep(n_lines)
+    n_lines = 0
+  end
+  n_lines = n_lines + 1
   unfinished, entry, action = nil, nil, nil
   if not line then
     if line == false and before then error(select(3, compile(before)), 0) end
@@ -162,15 +184,15 @@ function repl.feed(line)
     return
   end
   local text = before and before .. "\n" .. line or line:gsub("^%s*=", "", 1) -- `=x`, as in luajit
-  local chunk, is_silent, message = compile(text)
-  if not chunk and is_silent then -- there is more to come
+  local chunk, goes_on, message = compile(text)
+  if goes_on then
     unfinished = text
     return
   end
   entry = before and text or line
   if not entry:find "%S" then entry = nil end
   if not chunk then error(message, 0) end
-  action = function() evaluate(chunk, is_silent) end
+  action = function() evaluate(chunk) end
 end
 
 ---@return string?
@@ -192,6 +214,8 @@ function repl.trim(message)
   local head, frames = message:match "^(.-)\nstack traceback:(.*)$"
   if not head then head, frames = message, "" end
   frames = frames:gsub("\n\tconflux/repl/.*$", "")
+  local n
+  repeat frames, n = frames:gsub("\n\tconflux/[^\n]*$", "") until n == 0 -- of what shows values
   head = head:gsub("^conflux/repl/[%w_]+%.lua:%d+: ", "")
   local users = frames:gsub("\n\t%[C%][^\n]*", ""):gsub("\n\tconflux/[^\n]*", "")
   if not users:find "%S" then return head end

@@ -1,10 +1,12 @@
---- How the prompt shows values: as print does, but for tables, whose contents are shown as far as they are short.
--- @module conflux.repl.values
+--- How the prompt and `cf.show` print values: as print does, but for tables, whose contents are shown as far as they
+-- are short.
+-- @module conflux.values
 local core  = require "conflux.core"
 local check = require "conflux.check"
 
 local concat, sort = table.concat, table.sort
-local getmetatable, tostring, type = getmetatable, tostring, type
+local getmetatable, rawget, select, tostring, type = getmetatable, rawget, select, tostring, type
+local min = math.min
 local each = core.each
 local stdout = io.stdout
 
@@ -14,6 +16,17 @@ local WIDTH, DEPTH = 80, 3      -- columns of a table on one line, tables inside
 local ITEMS, CHARACTERS = 20, 60 -- of a table, of a string in one
 
 local ESCAPES = {["\n"] = "\\n", ["\t"] = "\\t", ["\r"] = "\\r", ["\""] = "\\\"", ["\\"] = "\\\\"}
+
+-- As print has it: LuaJIT's tostring passes on whatever a __tostring returns.
+local function text_of(value)
+  local text = tostring(value)
+  local kind = type(text)
+  if kind == "number" then return ("%.14g"):format(text) end
+  if kind ~= "string" then
+    core.raise(("conflux.show: expected a string from the __tostring of a %s, got %s"):format(type(value), kind))
+  end
+  return text
+end
 
 local function quote(text)
   local cut = #text > CHARACTERS
@@ -31,7 +44,7 @@ local function before(a, b)
     return x < y
   end
   if x == "number" or x == "string" then return a < b end
-  return tostring(a) < tostring(b)
+  return text_of(a) < text_of(b)
 end
 
 local show
@@ -53,9 +66,9 @@ local function show_table(t, depth, seen, indent)
   end
   sort(keys, before)
   local inside = indent .. "  "
-  for i = 1, math.min(length, ITEMS) do items[i] = show(rawget(t, i), depth + 1, seen, inside) end
+  for i = 1, min(length, ITEMS) do items[i] = show(rawget(t, i), depth + 1, seen, inside) end
   if length > ITEMS then items[#items + 1] = ("... (%d in all)"):format(length) end
-  for i = 1, math.min(#keys, ITEMS) do
+  for i = 1, min(#keys, ITEMS) do
     items[#items + 1] = ("%s = %s"):format(key_text(keys[i]), show(rawget(t, keys[i]), depth + 1, seen, inside))
   end
   if #keys > ITEMS then items[#items + 1] = ("... (%d more)"):format(#keys - ITEMS) end
@@ -70,27 +83,25 @@ function show(value, depth, seen, indent)
   local kind = type(value)
   if kind == "string" then return quote(value) end
   if core.is_tensor(value) then return "tensor " .. check.describe(value) end
-  if kind ~= "table" then return tostring(value) end
+  if kind ~= "table" then return text_of(value) end
   local meta = getmetatable(value)
-  if type(meta) == "table" and meta.__tostring then return (tostring(value):gsub("\n", "\n" .. (indent or ""))) end
+  if type(meta) == "table" and meta.__tostring then return (text_of(value):gsub("\n", "\n" .. (indent or ""))) end
   return show_table(value, depth, seen, indent or "")
 end
 
---- The text of a value at the prompt.
----@param value any
----@return string
-function values.text(value)
+-- The text of a value by itself.
+local function text(value)
   if type(value) == "table" then return show(value, 0, {}, "") end
-  return tostring(value)
+  return text_of(value)
 end
 
---- Prints the first n of `list`: on one line with tabs, as print does, or where one has several lines each on its own.
----@param list any[]
----@param n integer
-function values.print(list, n)
+--- Prints values as the prompt does: tensors with their elements, and what tables hold, where print shows an address;
+-- else as print does, on one line, or each on its own where one has several lines.
+---@param ... any
+function values.show(...)
   local texts, separator = {}, "\t"
-  for i = 1, n do
-    texts[i] = values.text(list[i])
+  for i = 1, select("#", ...) do
+    texts[i] = text((select(i, ...)))
     if texts[i]:find "\n" then separator = "\n" end
   end
   stdout:write(concat(texts, separator), "\n")
