@@ -16,8 +16,7 @@ static int32_t count(char *why, size_t why_bytes) {
     return 1; /* and as many virtual ones as are asked for */
 }
 
-static cfx_status cpu_open(int32_t index, const void *run, void **state) {
-    (void)run;
+static cfx_status cpu_open(int32_t index, void **state) {
     (void)index;
     *state = NULL;
     return CFX_OK;

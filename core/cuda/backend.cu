@@ -43,42 +43,19 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
     return 0;
 }
 
-static std::mutex halts_lock;
-static cf_cuda_halt *halts;
-
-static cfx_status take_halt(cf_cuda_device *device, const void *run) {
-    std::lock_guard<std::mutex> guard(halts_lock);
-    cf_cuda_halt *halt = halts;
-    while (halt && (halt->run != run || halt->index != device->index)) halt = halt->next;
-    if (!halt) {
-        halt = new (std::nothrow) cf_cuda_halt();
-        if (!halt) return cf_fail(CFX_EMEMORY, "out of host memory: a CUDA device");
-        halt->run = run;
-        halt->index = device->index;
-        halt->next = halts;
-        halts = halt;
-    }
-    halt->owners++;
-    device->halt = halt;
-    if (halt->word) return CFX_OK;
-    CF_CUDA(cudaMalloc(&halt->word, sizeof *halt->word));
-    CF_CUDA(cudaMemset(halt->word, 0, sizeof *halt->word));
-    return cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset");
+cf_cuda_here::cf_cuda_here(int index) : before(index) {
+    error = cudaGetDevice(&before);
+    if (error == cudaSuccess && before != index) error = cudaSetDevice(index);
 }
 
-static void give_halt(cf_cuda_device *device) {
-    std::lock_guard<std::mutex> guard(halts_lock);
-    if (!device->halt || --device->halt->owners > 0) return;
-    cf_cuda_halt **at = &halts;
-    while (*at != device->halt) at = &(*at)->next;
-    *at = device->halt->next;
-    if (device->halt->word) cudaFree(device->halt->word);
-    delete device->halt;
+cf_cuda_here::~cf_cuda_here() {
+    int now = before;
+    if (cudaGetDevice(&now) == cudaSuccess && now != before) cudaSetDevice(before);
 }
 
 static void cuda_close(void *state) {
     cf_cuda_device *device = (cf_cuda_device *)state;
-    cudaSetDevice(device->index);
+    const cf_cuda_here here(device->index);
     cf_cuda_joined_end(device);
     cf_cuda_products_end(device);
     for (int q = 0; q < CF_CUDA_QUEUES; q++) {
@@ -89,43 +66,53 @@ static void cuda_close(void *state) {
         if (queue->stream) cudaStreamDestroy(queue->stream);
         if (queue->faults) cudaFreeHost(queue->faults);
     }
-    give_halt(device);
+    if (device->words) cudaFree(device->words);
+    cudaGetLastError(); /* what could not be freed is no business of the next call */
     delete device;
 }
 
-/* With unified addresses the device knows the faults by the same address. */
-static cfx_status open_faults(cf_cuda_queue *queue, int32_t *halt) {
+/* With unified addresses the device knows what lies here by the same address. */
+static cfx_status open_faults(cf_cuda_queue *queue, uint64_t *words) {
     void *memory;
-    const size_t bytes = CF_LAUNCH_AHEAD * sizeof(cf_cuda_fault) + sizeof(int32_t);
+    const size_t bytes = CF_LAUNCH_AHEAD * sizeof(cf_cuda_fault) + sizeof(uint64_t) + sizeof(int32_t);
     CF_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
     memset(memory, 0, bytes);
     queue->faults = (cf_cuda_fault *)memory;
-    int32_t *some = (int32_t *)(queue->faults + CF_LAUNCH_AHEAD);
+    queue->halt.shown = (uint64_t *)(queue->faults + CF_LAUNCH_AHEAD);
+    queue->halt.word = words;
+    queue->received = words + 1;
+    int32_t *some = (int32_t *)(queue->halt.shown + 1);
     queue->some = some;
     for (int k = 0; k < CF_LAUNCH_AHEAD; k++) {
         queue->faults[k].some = some;
-        queue->faults[k].halt = halt;
+        queue->faults[k].halt = queue->halt;
     }
     return CFX_OK;
 }
 
-static cfx_status open_streams(cf_cuda_device *device, const void *run) {
-    CF_CUDA(cudaSetDevice(device->index));
+enum { WORDS = 2 * CF_CUDA_QUEUES };
+
+static cfx_status open_streams(cf_cuda_device *device) {
+    const cf_cuda_here here(device->index);
+    size_t available = 0;
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    CF_CUDA(cudaMemGetInfo(&available, &device->memory));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
-    CF_TRY(take_halt(device, run));
-    device->shared.halt = device->halt->word;
+    CF_CUDA(cudaMalloc(&device->words, WORDS * sizeof *device->words));
+    CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
+    CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
     for (int q = 0; q < CF_CUDA_QUEUES; q++) {
         CF_CUDA(cudaStreamCreateWithFlags(&device->queue[q].stream, cudaStreamNonBlocking));
-        CF_TRY(open_faults(&device->queue[q], device->halt->word));
+        CF_TRY(open_faults(&device->queue[q], device->words + 2 * q));
     }
     return cf_cuda_products_begin(device);
 }
 
-static cfx_status cuda_open(int32_t index, const void *run, void **state) {
+static cfx_status cuda_open(int32_t index, void **state) {
     cf_cuda_device *device = new (std::nothrow) cf_cuda_device();
     if (!device) return cf_fail(CFX_EMEMORY, "out of host memory: a CUDA device");
     device->index = index;
-    const cfx_status status = open_streams(device, run);
+    const cfx_status status = open_streams(device);
     if (status != CFX_OK) {
         cuda_close(device);
         return status;
@@ -134,24 +121,19 @@ static cfx_status cuda_open(int32_t index, const void *run, void **state) {
     return CFX_OK;
 }
 
-static size_t cuda_memory(void *state) {
-    size_t available = 0, total = 0;
-    cudaSetDevice(((cf_cuda_device *)state)->index);
-    return cudaMemGetInfo(&available, &total) == cudaSuccess ? total : 0;
-}
+static size_t cuda_memory(void *state) { return ((cf_cuda_device *)state)->memory; }
 
 static cfx_status cuda_slab_new(void *state, size_t bytes, void **out) {
-    CF_CUDA(cudaSetDevice(((cf_cuda_device *)state)->index));
-    const cudaError_t error = cudaMalloc(out, bytes);
-    if (error == cudaSuccess) return CFX_OK;
-    cudaGetLastError();
-    return cf_fail(CFX_EMEMORY, "the GPU has no %zu bytes", bytes);
+    const cf_cuda_here here(((cf_cuda_device *)state)->index);
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    return cf_cuda_check(cudaMalloc(out, bytes), "a slab");
 }
 
 static void cuda_slab_free(void *state, void *slab, size_t bytes) {
     (void)bytes;
-    cudaSetDevice(((cf_cuda_device *)state)->index);
+    const cf_cuda_here here(((cf_cuda_device *)state)->index);
     cudaFree(slab);
+    cudaGetLastError(); /* of a GPU that is lost, whose next command says so */
 }
 
 static cfx_status cuda_thread_begin(cf_worker *worker) {
@@ -163,23 +145,23 @@ static cfx_status cuda_thread_begin(cf_worker *worker) {
 
 static void cuda_thread_end(cf_worker *worker) { worker->local = NULL; }
 
+static cfx_status grow_scratch(cf_cuda_queue *queue, size_t bytes) {
+    void *old = queue->scratch;
+    CF_CUDA(cudaStreamSynchronize(queue->stream)); /* kernels launched before may still use the old one */
+    queue->scratch = NULL;
+    queue->scratch_bytes = 0;
+    if (old) CF_CUDA(cudaFree(old));
+    CF_CUDA(cudaMalloc(&queue->scratch, bytes));
+    queue->scratch_bytes = bytes;
+    return CFX_OK;
+}
+
 void *cf_cuda_scratch(cf_worker *worker, size_t bytes) {
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[device->selected];
-    if (bytes <= queue->scratch_bytes) return queue->scratch;
-    cudaStreamSynchronize(queue->stream); /* kernels launched before may still use the old one */
-    if (queue->scratch) cudaFree(queue->scratch);
-    queue->scratch = NULL;
-    queue->scratch_bytes = 0;
-    const size_t room = bytes + bytes / 2;
-    const cudaError_t error = cudaMalloc(&queue->scratch, room);
-    if (error == cudaSuccess) {
-        queue->scratch_bytes = room;
-        return queue->scratch;
-    }
-    cudaGetLastError();
-    cf_message("the GPU has no %zu bytes of scratch memory", room);
-    return NULL;
+    const size_t least = bytes > 0 ? bytes : 1; /* a call of nothing gets memory, too */
+    if (least > queue->scratch_bytes && grow_scratch(queue, least + least / 2) != CFX_OK) return NULL;
+    return queue->scratch;
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------ */
@@ -189,11 +171,12 @@ static void cuda_select(cf_worker *worker, int q, uint64_t ticket) {
     device->selected = q;
     device->shared.stream = device->queue[q].stream;
     device->shared.fault = &device->queue[q].faults[ticket % CF_LAUNCH_AHEAD];
+    device->shared.fault->ticket = device->queue[q].ticket = ticket;
+    device->shared.halt = device->queue[q].halt.word;
 }
 
-static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
-    cf_cuda_queue *queue = &cf_cuda_device_of(worker)->queue[q];
-    std::lock_guard<std::mutex> guard(queue->lock);
+/* Events fail, too, once anything has failed for good (an illegal address, a GPU that fell off the bus). */
+static cfx_status record(cf_cuda_queue *queue, uint64_t ticket) {
     if (queue->tail - queue->head == CF_CUDA_MARKS) { /* the last one covers what comes after it, too */
         auto *last = &queue->marks[(queue->tail - 1) % CF_CUDA_MARKS];
         CF_CUDA(cudaEventRecord(last->event, queue->stream));
@@ -206,6 +189,14 @@ static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
     mark->ticket = ticket;
     queue->tail++;
     return CFX_OK;
+}
+
+static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
+    cf_cuda_queue *queue = &cf_cuda_device_of(worker)->queue[q];
+    std::lock_guard<std::mutex> guard(queue->lock);
+    const cfx_status status = record(queue, ticket);
+    if (status != CFX_OK) queue->lost = ticket;
+    return status;
 }
 
 /* The first fault of tickets (from, to]. */
@@ -230,27 +221,32 @@ static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *
     while (queue->head < queue->tail) {
         const auto *mark = &queue->marks[queue->head % CF_CUDA_MARKS];
         const cudaError_t error = cudaEventQuery(mark->event);
-        if (error == cudaErrorNotReady) {
-            cudaGetLastError();
-            break;
-        }
+        if (error == cudaErrorNotReady) break;
         *done = queue->done = mark->ticket;
         queue->head++;
         if (error != cudaSuccess) return cf_cuda_check(error, "a kernel");
     }
+    if (queue->lost > *done && queue->head == queue->tail && cudaStreamQuery(queue->stream) != cudaErrorNotReady) {
+        *done = queue->done = queue->lost;
+        queue->joined = NULL;
+    }
+    cudaGetLastError();
     if (queue->joined) CF_TRY(cf_cuda_joined_watch(device, q, *done != before));
     return look_for_fault(queue, before, *done, faulted);
 }
 
-static void cuda_forgive(void *state) {
+static cfx_status cuda_forgive(void *state) {
     cf_cuda_device *device = (cf_cuda_device *)state;
-    cudaSetDevice(device->index);
-    cudaMemset(device->halt->word, 0, sizeof *device->halt->word);
-    cudaDeviceSynchronize();
+    const cf_cuda_here here(device->index);
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
+    CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
     for (int q = 0; q < CF_CUDA_QUEUES; q++) {
         *device->queue[q].some = 0;
+        *device->queue[q].halt.shown = 0;
         for (int k = 0; k < CF_LAUNCH_AHEAD; k++) device->queue[q].faults[k].set = 0;
     }
+    return CFX_OK;
 }
 
 static bool cuda_follow(cf_worker *worker, int q, void *other, int of, uint64_t ticket) {
@@ -260,7 +256,9 @@ static bool cuda_follow(cf_worker *worker, int q, void *other, int of, uint64_t 
     for (uint64_t k = queue->head; k < queue->tail; k++) {
         const auto *mark = &queue->marks[k % CF_CUDA_MARKS];
         if (mark->ticket < ticket) continue;
-        return cudaStreamWaitEvent(cf_cuda_device_of(worker)->queue[q].stream, mark->event, 0) == cudaSuccess;
+        if (cudaStreamWaitEvent(cf_cuda_device_of(worker)->queue[q].stream, mark->event, 0) == cudaSuccess) return true;
+        cudaGetLastError(); /* the worker waits for it by itself */
+        return false;
     }
     return false;
 }
@@ -272,13 +270,15 @@ static cfx_status cuda_copy(cf_worker *worker, void *to, const void *from, size_
 }
 
 static cfx_status cuda_pin(void *state, size_t bytes, void **out) {
-    CF_CUDA(cudaSetDevice(((cf_cuda_device *)state)->index));
+    const cf_cuda_here here(((cf_cuda_device *)state)->index);
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
     return cf_cuda_check(cudaHostAlloc(out, bytes, cudaHostAllocPortable), "pinned host memory");
 }
 
 static void cuda_unpin(void *state, void *memory) {
-    cudaSetDevice(((cf_cuda_device *)state)->index);
+    const cf_cuda_here here(((cf_cuda_device *)state)->index);
     cudaFreeHost(memory);
+    cudaGetLastError();
 }
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
@@ -286,8 +286,8 @@ static void cuda_unpin(void *state, void *memory) {
 extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
 extern const cf_collectives cf_cuda_collectives;
 
-static const cf_streams streams = {cuda_select, cuda_mark, cuda_poll, cuda_forgive,
-                                   cuda_follow, cuda_copy, cuda_pin,  cuda_unpin};
+static const cf_streams streams = {cuda_select,     cuda_mark, cuda_poll, cuda_forgive, cuda_follow,
+                                   cf_cuda_inherit, cuda_copy, cuda_pin,  cuda_unpin};
 
 extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_entry(void) {
     static const cf_backend backend = {CFX_ABI_VERSION,

@@ -10,7 +10,7 @@
 #include "emulated_runtime.h"
 #endif
 
-enum { CF_CUDA_QUEUES = 2, CF_CUDA_MARKS = 1024 };
+enum { CF_CUDA_QUEUES = 2, CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
 
 /* Fails with what CUDA says of `what`. */
 cfx_status cf_cuda_check(cudaError_t error, const char *what);
@@ -25,6 +25,10 @@ struct cf_cuda_queue {
         cudaEvent_t event;
     } marks[CF_CUDA_MARKS]; /* a ring: [head, tail) */
     uint64_t head, tail, done;
+    uint64_t lost;   /* a ticket that could not be marked: the stream itself is asked for it; 0: none */
+    uint64_t ticket; /* of the command that runs */
+    cf_cuda_halt halt;
+    uint64_t *received;    /* of device memory: the word of a collective's participants together */
     cf_cuda_fault *faults; /* [CF_LAUNCH_AHEAD], by ticket: host memory that the device writes */
     volatile int32_t *some;
     void *scratch;
@@ -35,25 +39,29 @@ struct cf_cuda_queue {
     std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };
 
-/* What the (virtual) devices of one context on one GPU share: a word of device memory that keeps updates off while a
- * fault is not known to the host. */
-struct cf_cuda_halt {
-    cf_cuda_halt *next;
-    const void *run;
-    int index, owners;
-    int32_t *word;
-};
-
 /* What backend->open makes, one a (virtual) device.  `shared` is what kernels see, worker->local. */
 struct cf_cuda_device {
     cf_cuda shared;
     int index, selected;
-    cf_cuda_halt *halt;
+    size_t memory;   /* bytes that it has */
+    uint64_t *words; /* of device memory: the queues' halts, and what they receive */
     cf_cuda_queue queue[CF_CUDA_QUEUES];
     struct cf_cuda_products *products; /* product.cu's */
 };
 
 static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
+
+/* The calling thread's GPU, and back again: it may be a program's that uses CUDA by itself. */
+struct cf_cuda_here {
+    int before;
+    cudaError_t error;
+    explicit cf_cuda_here(int index);
+    ~cf_cuda_here();
+};
+
+/* halt.cu.  Queue q goes on, from `ticket` on, behind these tickets of other queues; or behind a collective. */
+cfx_status cf_cuda_inherit(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *all);
+cfx_status cf_cuda_inherit_received(cf_worker *worker, int q);
 
 void cf_cuda_about(int32_t device, char *text, size_t bytes);
 void cf_cuda_nccl_about(char *text, size_t bytes); /* its version, or why there is none */

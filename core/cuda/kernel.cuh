@@ -33,12 +33,18 @@ extern "C" {
 
 /* ---- what a row gets ---------------------------------------------------------------------------------------- */
 
+/* The ticket of a queue's first fault, or 0: in device memory, and for other GPUs in host memory.  See halt.cu. */
+typedef struct cf_cuda_halt {
+    uint64_t *word, *shown;
+} cf_cuda_halt;
+
 /* The first id out of range that one command found: host memory that the device writes. */
 typedef struct cf_cuda_fault {
     int32_t set, op;
     int64_t id, position, size;
-    int32_t *some; /* of host memory: some fault of this queue is set */
-    int32_t *halt; /* of device memory: updates keep off, because what they would use is void */
+    uint64_t ticket; /* of the command; the host writes it */
+    int32_t *some;   /* of host memory: some fault of this queue is set */
+    cf_cuda_halt halt;
 } cf_cuda_fault;
 
 /* Takes the fault and fails with it. */
@@ -57,7 +63,7 @@ typedef struct cf_cuda {
     void *stream;         /* cudaStream_t of the queue whose command runs */
     int sms;              /* streaming multiprocessors */
     cf_cuda_fault *fault; /* of the command that runs */
-    const int32_t *halt;
+    const uint64_t *halt; /* of its queue, in device memory; not 0: updates keep off */
 } cf_cuda;
 
 static inline cf_cuda *cf_cuda_of(const cf_worker *worker) { return (cf_cuda *)worker->local; }
@@ -82,6 +88,13 @@ static inline int64_t cf_cuda_blocks(const cf_worker *worker, int64_t n) {
     i < (n);                                                    \
     i += (int64_t)gridDim.x * blockDim.x
 
+/* All who set it in one launch say the same. */
+__device__ static inline void cf_set_halt(cf_cuda_halt halt, uint64_t ticket) {
+    if (*halt.word > 0) return;
+    *halt.word = ticket;
+    *(volatile uint64_t *)halt.shown = ticket;
+}
+
 /* Notes an id that is outside [0, size) and returns one that is inside.  size > 0. */
 __device__ static inline int64_t cf_checked_id(cf_cuda_fault *fault, int op, int64_t id, int64_t position,
                                                int64_t size) {
@@ -91,7 +104,7 @@ __device__ static inline int64_t cf_checked_id(cf_cuda_fault *fault, int op, int
         fault->id = id;
         fault->position = position;
         fault->size = size;
-        *fault->halt = 1;
+        cf_set_halt(fault->halt, fault->ticket);
         __threadfence_system(); /* who sees `some` sees the rest */
         *(volatile int32_t *)fault->some = 1;
     }

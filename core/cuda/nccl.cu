@@ -159,7 +159,7 @@ static cfx_status make_communicators(cf_cuda_group *group) {
     if (result == ncclSuccess) result = nccl.GroupStart();
     if (result != ncclSuccess) return init_failed(result);
     for (int r = 0; r < group->n && !went_wrong(result); r++) {
-        cudaSetDevice(group->devices[r]->index);
+        const cf_cuda_here here(group->devices[r]->index);
         result = nccl.CommInitRankConfig(&group->comms[r], group->n, id, r, &config);
     }
     const ncclResult_t ended = nccl.GroupEnd();
@@ -225,7 +225,8 @@ void cf_cuda_joined_end(cf_cuda_device *device) {
 static bool reach_one(int from, int to) {
     int can = 0;
     if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess || !can) return false;
-    cudaSetDevice(from);
+    const cf_cuda_here here(from);
+    if (here.error != cudaSuccess) return false;
     const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
     if (error != cudaSuccess) cudaGetLastError();
     return error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
@@ -296,15 +297,15 @@ static ncclResult_t launch_values(const cf_join *j, ncclRedOp_t op, ncclComm_t c
 
 /* In one launch with the values goes the word that keeps updates off: a fault on one GPU makes what the others receive
  * void, before their workers can know. */
-static ncclResult_t launch(cf_cuda_group *group, int rank, const cf_join *j, cudaStream_t stream) {
+static ncclResult_t launch(cf_cuda_group *group, int rank, const cf_join *j, const cf_cuda_queue *queue) {
     const ncclComm_t comm = group->comms[rank];
-    int32_t *halt = group->devices[rank]->halt->word;
     ncclRedOp_t op = op_of(j->op, j->dtype);
     ncclResult_t result = j->scale != 1 ? scaled_op(group, rank, j, &op) : ncclSuccess;
     if (result == ncclSuccess) result = nccl.GroupStart();
     if (result != ncclSuccess) return result;
-    result = launch_values(j, op, comm, stream);
-    if (!went_wrong(result)) result = nccl.AllReduce(halt, halt, 1, ncclInt32, ncclMax, comm, stream);
+    result = launch_values(j, op, comm, queue->stream);
+    if (!went_wrong(result))
+        result = nccl.AllReduce(queue->halt.word, queue->received, 1, ncclInt64, ncclMax, comm, queue->stream);
     const ncclResult_t ended = nccl.GroupEnd();
     return went_wrong(result) ? result : ended;
 }
@@ -314,7 +315,7 @@ static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join 
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[device->selected];
     if (group->broken) return fail_rank(group, rank);
-    const ncclResult_t result = launch(group, rank, j, queue->stream);
+    const ncclResult_t result = launch(group, rank, j, queue);
     if (went_wrong(result)) return give_up_rank(group, rank, result);
     queue->joined = group;
     queue->rank = rank;
@@ -347,8 +348,9 @@ static cfx_status joined(cf_worker *worker, int q, bool *is) {
     const cfx_status status = ask(queue, &state);
     *is = state == ncclSuccess;
     if (status != CFX_OK) queue->joined = NULL;
-    else if (*is) queue->covering = queue->tail;
-    return status;
+    if (status != CFX_OK || !*is) return status;
+    queue->covering = queue->tail;
+    return cf_cuda_inherit_received(worker, q);
 }
 
 /* Asking costs more than looking at an event: it is done when the collective takes longer than most. */

@@ -191,10 +191,9 @@ static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(p->handle, out->description, out->b, out->a, out->y,
                                                                  out->y, preference, 1, &result, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return CFX_OK;
-    LT(status);
-    out->exists = found > 0;
-    if (found > 0) out->algorithm = result.algo;
+    /* whatever it says against such a product, our own kernel makes it */
+    out->exists = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    if (out->exists) out->algorithm = result.algo;
     return CFX_OK;
 }
 
@@ -209,12 +208,6 @@ static cfx_status plan_of(cf_cuda_products *p, const shape_key *key, plan **out)
     }
     *out = &found->second;
     return CFX_OK;
-}
-
-static uint32_t alignment(const void *p) {
-    uint32_t bytes = 256;
-    while ((uintptr_t)p % bytes) bytes /= 2;
-    return bytes;
 }
 
 /* How a matrix [rows, cols] of `dtype` lies: 0 row-major, 1 column-major, -1 neither; `ld` its leading dimension. */
@@ -232,44 +225,87 @@ static int lies(const cf_view *v, int dtype, int64_t *ld) {
     return -1;
 }
 
-/* The one stride over all batch dimensions; false if there is none. */
-static bool batch_of(const cf_view *v, int64_t *stride) {
-    bool is_first = true;
-    int64_t expected = 0;
-    *stride = 0;
-    for (int d = v->ndim - 3; d >= 0; d--) {
-        if (v->shape[d] == 1) continue;
-        if (is_first) *stride = v->stride[d];
-        else if (v->stride[d] != expected) return false;
-        is_first = false;
-        expected = v->stride[d] * v->shape[d];
+/* Batch dimensions [from, to) of a, b and y that have one stride each, `outer` the others: cuBLASLt takes those at once,
+ * and is called once for each place of these. */
+typedef struct batches {
+    int from, to;
+    int64_t size, outer;
+} batches;
+
+/* Whether dimension d continues the run of those behind it. */
+static bool merges(const cf_view *v, int d) { return v->stride[d] == v->stride[d + 1] * v->shape[d + 1]; }
+
+/* The largest run of them, the last of equal ones. */
+static batches batches_of(const task *t) {
+    const int n = t->y.ndim - 2;
+    batches best = {n, n, 1, 1};
+    for (int to = n; to > 0;) {
+        int from = to - 1;
+        int64_t size = t->y.shape[from];
+        while (from > 0 && merges(&t->y, from - 1) && merges(&t->a, from - 1) && merges(&t->b, from - 1))
+            size *= t->y.shape[--from];
+        if (size > best.size) best = {from, to, size, 1};
+        to = from;
     }
-    return true;
+    best.outer = 1;
+    for (int d = 0; d < n; d++)
+        if (d < best.from || d >= best.to) best.outer *= t->y.shape[d];
+    return best;
 }
 
+/* Where the matrices of place `at` of the outer dimensions begin, in elements. */
+static int64_t place_of(const cf_view *v, const batches *by, int64_t at) {
+    int64_t offset = 0;
+    for (int d = v->ndim - 3; d >= 0; d--) {
+        if (d >= by->from && d < by->to) continue;
+        offset += at % v->shape[d] * v->stride[d];
+        at /= v->shape[d];
+    }
+    return offset;
+}
+
+/* How all of its matrices are aligned at least, in bytes. */
+static uint32_t alignment(const cf_view *v, const batches *by) {
+    uint64_t bits = (uint64_t)(uintptr_t)v->data;
+    for (int d = 0; d < v->ndim - 2; d++)
+        if (v->shape[d] > 1 && (d < by->from || d >= by->to))
+            bits |= (uint64_t)v->stride[d] * (uint64_t)cfx_dtype_size(v->dtype);
+    uint32_t bytes = 256;
+    while (bits % bytes) bytes /= 2;
+    return bytes;
+}
+
+static int64_t stride_of(const cf_view *v, const batches *by) { return by->size > 1 ? v->stride[by->to - 1] : 0; }
+
 /* Fills the key but for its epilogue; false if cuBLASLt does not take such memory. */
-static bool key_of(const task *t, shape_key *key) {
+static bool key_of(const task *t, const batches *by, shape_key *key) {
     memset(key, 0, sizeof *key); /* it is compared by its bytes */
     key->n = rows_of(&t->y), key->m = cols_of(&t->y), key->k = cols_of(&t->a);
-    key->batch = cf_view_numel(&t->y) / (key->n * key->m);
+    key->batch = by->size;
     key->dtype = t->dtype, key->add = t->add, key->precision = t->precision;
-    key->align_a = alignment(t->a.data), key->align_b = alignment(t->b.data), key->align_y = alignment(t->y.data);
+    key->align_a = alignment(&t->a, by), key->align_b = alignment(&t->b, by), key->align_y = alignment(&t->y, by);
+    key->sa = stride_of(&t->a, by), key->sb = stride_of(&t->b, by), key->sy = stride_of(&t->y, by);
     const int a = lies(&t->a, t->dtype, &key->lda), b = lies(&t->b, t->dtype, &key->ldb);
     key->ta = a, key->tb = b;
     return cf_is_float(t->dtype) && key->batch <= INT32_MAX && a >= 0 && b >= 0 &&
-           lies(&t->y, t->dtype, &key->ldy) == 0 && batch_of(&t->a, &key->sa) && batch_of(&t->b, &key->sb) &&
-           batch_of(&t->y, &key->sy);
+           lies(&t->y, t->dtype, &key->ldy) == 0;
 }
 
-static cfx_status run_plan(cf_cuda_device *device, const task *t, const plan *use) {
+static cfx_status run_plan(cf_cuda_device *device, const task *t, const batches *by, const plan *use) {
     cf_cuda_products *p = device->products;
+    const int64_t bytes = cfx_dtype_size(t->dtype);
     const double one64 = 1, beta64 = t->add;
     const float one32 = 1, beta32 = (float)t->add;
     const bool is_double = t->dtype == CFX_FLOAT64;
     const void *one = is_double ? (const void *)&one64 : &one32, *beta = is_double ? (const void *)&beta64 : &beta32;
-    LT(cublasLtMatmul(p->handle, use->description, one, t->b.data, use->b, t->a.data, use->a, beta, t->y.data, use->y,
-                      t->y.data, use->y, &use->algorithm, p->workspace[device->selected], WORKSPACE,
-                      device->queue[device->selected].stream));
+    for (int64_t at = 0; at < by->outer; at++) {
+        const char *a = (const char *)t->a.data + place_of(&t->a, by, at) * bytes;
+        const char *b = (const char *)t->b.data + place_of(&t->b, by, at) * bytes;
+        char *y = (char *)t->y.data + place_of(&t->y, by, at) * bytes;
+        LT(cublasLtMatmul(p->handle, use->description, one, b, use->b, a, use->a, beta, y, use->y, y, use->y,
+                          &use->algorithm, p->workspace[device->selected], WORKSPACE,
+                          device->queue[device->selected].stream));
+    }
     return CFX_OK;
 }
 
@@ -278,12 +314,29 @@ struct done {
     bool product, bias, activation;
 };
 
+/* Batch dimensions of size 1 have strides that mean nothing, and stand between others. */
+static task without_ones(const task *t) {
+    task out = *t;
+    int n = 0;
+    for (int d = 0; d < t->y.ndim; d++) {
+        if (d < t->y.ndim - 2 && t->y.shape[d] == 1) continue;
+        cf_view *to[] = {&out.y, &out.a, &out.b};
+        const cf_view *from[] = {&t->y, &t->a, &t->b};
+        for (int k = 0; k < 3; k++) to[k]->shape[n] = from[k]->shape[d], to[k]->stride[n] = from[k]->stride[d];
+        n++;
+    }
+    out.y.ndim = out.a.ndim = out.b.ndim = n;
+    return out;
+}
+
 /* Bias and relu go along where cuBLASLt has them for such a product. */
-static cfx_status run_library(cf_worker *worker, const task *t, done *d) {
+static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
+    const task squeezed = without_ones(whole), *t = &squeezed;
     cf_cuda_device *device = cf_cuda_device_of(worker);
     shape_key key;
     plan *use = NULL;
-    if (!key_of(t, &key)) return CFX_OK;
+    const batches by = batches_of(t);
+    if (!key_of(t, &by, &key)) return CFX_OK;
     const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || key.m == 1);
     const bool relu = t->act == CF_OP_relu && (has_bias || !t->bias);
     const int32_t fused = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
@@ -300,7 +353,7 @@ static cfx_status run_library(cf_worker *worker, const task *t, done *d) {
         const void *bias = t->bias->data;
         LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     }
-    CF_TRY(run_plan(device, t, use));
+    CF_TRY(run_plan(device, t, &by, use));
     *d = {true, fuses && has_bias, fuses && relu};
     return CFX_OK;
 }

@@ -38,7 +38,7 @@ namespace {
 typedef struct settings {
     int rule;
     double scale, decay, limit, eps;
-    const int32_t *halt; /* not 0: a gradient may be void */
+    const uint64_t *halt; /* not 0: a gradient may be void */
 } settings;
 
 /* What the formulas take; a, b, c: of the step. */
@@ -154,7 +154,7 @@ template <int RULE, class T, class P>
 __global__ void __launch_bounds__(CF_THREADS) update_packed(settings set, const double *slot, int64_t n, P *p /* [n] */,
                                                             const P *grad /* [n] */, T *m /* [n] */, T *v /* [n] */) {
     __shared__ numbers<T> shared;
-    if (*set.halt) return; /* all of a launch see the same: who sets it comes before, or concerns nobody here */
+    if (*set.halt > 0) return; /* all of a launch see the same: only this stream's kernels write it */
     if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
     __syncthreads();
     const numbers<T> s = shared;
@@ -169,7 +169,7 @@ template <class T>
 __global__ void __launch_bounds__(CF_THREADS) update_views(settings set, const double *slot, int64_t n, cf_view p,
                                                            cf_view grad, cf_view m, cf_view v, int states) {
     __shared__ numbers<T> shared;
-    if (*set.halt) return; /* all of a launch see the same: who sets it comes before, or concerns nobody here */
+    if (*set.halt > 0) return; /* all of a launch see the same: only this stream's kernels write it */
     if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
     __syncthreads();
     const numbers<T> s = shared;

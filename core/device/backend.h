@@ -32,8 +32,7 @@ typedef struct cf_backend {
     int32_t host_memory; /* the host may read and write its slabs */
     /* How many devices there are, with the reason in `why` where none. */
     int32_t (*count)(char *why, size_t why_bytes);
-    /* `run` is the same for all devices that are opened for one context. */
-    cfx_status (*open)(int32_t index, const void *run, void **state);
+    cfx_status (*open)(int32_t index, void **state);
     void (*close)(void *state);
     size_t (*memory)(void *state); /* bytes the device has */
     cfx_status (*slab_new)(void *state, size_t bytes, void **out);
@@ -52,6 +51,13 @@ typedef struct cf_backend {
  * asks it for more is held up. */
 enum { CF_LAUNCH_AHEAD = 512 };
 
+/* Work up to `ticket` of queue q of the device whose state it is. */
+typedef struct cf_source {
+    void *state;
+    int q;
+    uint64_t ticket;
+} cf_source;
+
 /* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  Calls are on the
  * worker's thread unless they say otherwise. */
 typedef struct cf_streams {
@@ -64,10 +70,13 @@ typedef struct cf_streams {
      * says that something between went wrong: *faulted, or if that is not known, and stays 0, any of them. */
     cfx_status (*poll)(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted);
     /* All faults are known to the host, and nothing is under way: what keeps updates off may go.  Host thread. */
-    void (*forgive)(void *state);
+    cfx_status (*forgive)(void *state);
     /* Makes queue q wait, without the worker, for `ticket` of queue `of` of the device whose state is `other`; false if
      * no mark covers it yet. */
     bool (*follow)(cf_worker *worker, int q, void *other, int of, uint64_t ticket);
+    /* What is launched on queue q from `ticket` on uses what these made, which may not have happened yet: if they turn
+     * out wrong before the worker knows, updates keep off. */
+    cfx_status (*inherit)(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *of);
     /* Bytes between memories of this backend's devices, or of one and pinned memory, in the order of the queue. */
     cfx_status (*copy)(cf_worker *worker, void *to, const void *from, size_t bytes);
     /* Host memory for such copies.  On the host's thread. */

@@ -72,7 +72,7 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
     if (!device) CF_TRY(device_new(context, name, &device));
     atomic_store(&device->threads, 1);
     atomic_store(&device->stop, 0);
-    cfx_status status = device->backend->open(device->index, context, &device->state);
+    cfx_status status = device->backend->open(device->index, &device->state);
     if (status == CFX_OK) {
         const size_t limit = context->memory_limit ? context->memory_limit : device->backend->memory(device->state);
         status = cf_pool_init(&device->pool, device->backend, device->state, limit);

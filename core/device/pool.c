@@ -149,8 +149,9 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     if (!block) {
         CF_TRY(wait_for_unused(pool));
         cf_pool_trim(pool);
-        if (grow(pool, size, c, &block) != CFX_OK) block = larger(pool, c + 1, CF_CLASSES);
-        if (!block) return no_room(pool, bytes);
+        const cfx_status status = grow(pool, size, c, &block);
+        if (status != CFX_OK) block = larger(pool, c + 1, CF_CLASSES);
+        if (!block) return status == CFX_EMEMORY ? no_room(pool, bytes) : status;
     }
     block->slab->live++;
     pool->in_use += block->size;

@@ -191,12 +191,12 @@ cfx_status cf_event_raise(cf_event e) {
     for (int32_t i = 0; i < context->nopen; i++)
         for (int q = 0; q < CF_QUEUES; q++) CF_TRY(make_room_for_void(&context->open[i]->queue[q]));
     for (int32_t i = 0; i < context->nopen; i++) {
-        for (int q = 0; q < CF_QUEUES; q++) {
-            cf_queue *queue = &context->open[i]->queue[q];
-            if (is_same(atomic_load(&queue->fault), fault)) clear(queue);
-        }
-        const cfx_device *device = context->open[i];
-        if (device->backend->streams) device->backend->streams->forgive(device->state);
+        cfx_device *device = context->open[i];
+        /* where the device cannot go on, its queues stay poisoned */
+        const cf_streams *streams = device->backend->streams;
+        const bool goes_on = !streams || streams->forgive(device->state) == CFX_OK;
+        for (int q = 0; goes_on && q < CF_QUEUES; q++)
+            if (is_same(atomic_load(&device->queue[q].fault), fault)) clear(&device->queue[q]);
     }
     return cf_fault_raise(fault, "");
 }

@@ -96,6 +96,7 @@ struct cf_queue {
     _Atomic(const cf_fault *) fault;
     /* the worker's */
     uint64_t launched, marked; /* tickets, where kernels only launch */
+    int32_t behind;            /* so many of the head command's waits need not be looked at again */
     struct cf_asked {
         const char *op, *source;
         int32_t line;

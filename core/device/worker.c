@@ -41,9 +41,9 @@ static bool follows(cf_worker *worker, int q, cf_event e) {
 }
 
 /* The first event that the command still waits for; its queue is NULL if there is none. */
-static cf_event blocked_on(cf_worker *worker, int q, const cf_command *command) {
-    for (int i = 0; i < command->nwaits; i++)
-        if (!follows(worker, q, command->waits[i].until)) return command->waits[i].until;
+static cf_event blocked_on(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
+    for (; queue->behind < command->nwaits; queue->behind++)
+        if (!follows(worker, q, command->waits[queue->behind].until)) return command->waits[queue->behind].until;
     return (cf_event){NULL, 0};
 }
 
@@ -61,13 +61,22 @@ static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
     if (fault) poison(queue, ticket, fault);
 }
 
-static void inherit(cf_queue *queue, const cf_command *command, uint64_t ticket) {
+/* What has not happened yet is judged when it has; until then the stream has to know by itself. */
+static cfx_status inherit(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
+    cf_source open[CF_MAX_WAITS];
+    int n = 0;
     for (int i = 0; i < command->nwaits; i++) {
         const cf_event data = {command->waits[i].until.queue, command->waits[i].data};
         if (data.ticket == 0) continue;
-        if (!cf_event_done(data)) queue->followed[queue->noted++ % CF_FOLLOWED] = (struct cf_followed){ticket, data};
+        if (!cf_event_done(data)) {
+            const cfx_device *of = data.queue->device;
+            queue->followed[queue->noted++ % CF_FOLLOWED] = (struct cf_followed){ticket, data};
+            open[n++] = (cf_source){of->state, (int)(data.queue - of->queue), data.ticket};
+        }
         inherit_event(queue, ticket, data);
     }
+    if (n == 0) return CFX_OK;
+    return worker->backend->streams->inherit(worker, (int)(queue - queue->device->queue), ticket, n, open);
 }
 
 /* How far the queue is, of `happened`, with all that it followed judged: what it did behind data that turned out wrong
@@ -169,6 +178,7 @@ static bool works(const cfx_device *device, bool awaited) {
 static void retire(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
     const uint64_t head = atomic_load_explicit(&queue->head, memory_order_relaxed) + command->bytes;
     atomic_store_explicit(&queue->head, head, memory_order_release);
+    queue->behind = 0;
     if (!worker->backend->streams) {
         finish(queue, ticket);
         return;
@@ -184,7 +194,7 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     cfx_context *context = queue->device->context;
     bool poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
     if (!poisoned && command->nwaits) {
-        inherit(queue, command, ticket);
+        if (inherit(worker, queue, command, ticket) != CFX_OK) fail(queue, ticket, CFX_EFAULT, command);
         poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
     }
     poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
@@ -228,7 +238,7 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
             if (joined(worker, order[k], queue, command)) return true;
             continue;
         }
-        if (command) on[k] = blocked_on(worker, order[k], command);
+        if (command) on[k] = blocked_on(worker, order[k], queue, command);
         if (!command || on[k].queue || is_far_ahead(queue)) {
             mark(worker, queue);
             continue;

@@ -31,10 +31,9 @@ static int32_t fake_count(char *why, size_t why_bytes) {
     (void)why_bytes;
     return DEVICES;
 }
-static cfx_status fake_open(int32_t index, const void *run, void **state) {
+static cfx_status fake_open(int32_t index, void **state) {
     stream *s = streams[opened++ % (2 * DEVICES)];
     (void)index;
-    (void)run;
     *state = s;
     for (int q = 0; q < CF_QUEUES; q++) {
         atomic_store(&s[q].marked, 0);
@@ -225,13 +224,18 @@ static cfx_status fake_joined(cf_worker *worker, int q, bool *is) {
 
 static const cf_collectives fake_collectives = {"fakeccl", fake_group_of, fake_reach, fake_join, fake_joined};
 
-static void fake_forgive(void *state) {
+static cfx_status fake_forgive(void *state) {
     (void)state;
     atomic_fetch_add(&forgiven, 1);
+    return CFX_OK;
+}
+static cfx_status fake_inherit(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *of) {
+    (void)worker, (void)q, (void)ticket, (void)n, (void)of;
+    return CFX_OK; /* its updates look at nothing */
 }
 
-static const cf_streams fake_streams = {fake_select, fake_mark, fake_poll, fake_forgive,
-                                        fake_follow, fake_copy, fake_pin,  fake_unpin};
+static const cf_streams fake_streams = {fake_select,  fake_mark, fake_poll, fake_forgive, fake_follow,
+                                        fake_inherit, fake_copy, fake_pin,  fake_unpin};
 static const cf_backend fake = {.abi = CFX_ABI_VERSION,
                                 .name = "fake",
                                 .host_memory = 0,

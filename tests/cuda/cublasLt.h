@@ -12,7 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED } cublasStatus_t;
+typedef enum {
+    CUBLAS_STATUS_SUCCESS,
+    CUBLAS_STATUS_INVALID_VALUE,
+    CUBLAS_STATUS_NOT_SUPPORTED,
+    CUBLAS_STATUS_EXECUTION_FAILED
+} cublasStatus_t;
 typedef enum { CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F } cudaDataType_t;
 typedef enum {
     CUBLAS_COMPUTE_32F,
@@ -64,15 +69,24 @@ typedef struct {
 } cublasLtMatmulAlgo_t;
 typedef struct {
     cublasLtMatmulAlgo_t algo;
+    cublasStatus_t state;
 } cublasLtMatmulHeuristicResult_t;
 
 static inline size_t cublasLtGetVersion(void) { return 0; }
 static inline const char *cublasLtGetStatusString(cublasStatus_t s) {
-    return s == CUBLAS_STATUS_INVALID_VALUE ? "invalid value" : "not supported";
+    return s == CUBLAS_STATUS_INVALID_VALUE   ? "invalid value"
+           : s == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported"
+                                              : "failed";
 }
-static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) { return *h = malloc(1), CUBLAS_STATUS_SUCCESS; }
+#define CF_LT_MAY_FAIL(name) \
+    if (cf_emulated_fails(name)) return CUBLAS_STATUS_EXECUTION_FAILED
+static inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h) {
+    CF_LT_MAY_FAIL("cublasLtCreate");
+    return *h = malloc(1), CUBLAS_STATUS_SUCCESS;
+}
 static inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return free(h), CUBLAS_STATUS_SUCCESS; }
 static inline cublasStatus_t cf_lt_new(cf_lt_record **out) {
+    CF_LT_MAY_FAIL("cublasLtCreateOther");
     *out = (cf_lt_record *)calloc(1, sizeof **out);
     (*out)->batch = 1;
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -81,6 +95,7 @@ static inline cublasStatus_t cf_lt_new(cf_lt_record **out) {
 }
 static inline cublasStatus_t cf_lt_free(cf_lt_record *r) { return free(r), CUBLAS_STATUS_SUCCESS; }
 static inline cublasStatus_t cf_lt_set(cf_lt_record *r, cf_lt_attribute what, const void *value, size_t bytes) {
+    CF_LT_MAY_FAIL("cublasLtSetAttribute");
     struct {
         void *to;
         size_t bytes;
@@ -109,7 +124,7 @@ static inline cublasStatus_t cf_lt_set(cf_lt_record *r, cf_lt_attribute what, co
 #define cublasLtMatmulPreferenceDestroy cf_lt_free
 static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
                                                       cudaDataType_t scale) {
-    cf_lt_new(out);
+    if (cf_lt_new(out)) return CUBLAS_STATUS_EXECUTION_FAILED;
     (*out)->compute = compute;
     (*out)->type = scale;
     return (compute == CUBLAS_COMPUTE_64F) == (scale == CUDA_R_64F) ? CUBLAS_STATUS_SUCCESS
@@ -117,7 +132,7 @@ static inline cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out,
 }
 static inline cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
                                                         uint64_t cols, int64_t ld) {
-    cf_lt_new(out);
+    if (cf_lt_new(out)) return CUBLAS_STATUS_EXECUTION_FAILED;
     (*out)->type = type, (*out)->rows = rows, (*out)->cols = cols, (*out)->ld = ld;
     return ld >= (int64_t)rows ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -143,6 +158,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cu
                                                             cublasLtMatmulPreference_t preference, int,
                                                             cublasLtMatmulHeuristicResult_t *out, int *found) {
     uint64_t m, n, k;
+    CF_LT_MAY_FAIL("cublasLtMatmulAlgoGetHeuristic");
     const cublasStatus_t status = cf_lt_shapes(how, a, b, c, d, &m, &n, &k);
     *found = 0;
     if (status != CUBLAS_STATUS_SUCCESS) return status;
@@ -150,6 +166,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cu
     if (m == 17) return CUBLAS_STATUS_SUCCESS;
     memcpy(out->algo.align, preference->align, sizeof out->algo.align);
     out->algo.m = m, out->algo.n = n;
+    out->state = CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -200,6 +217,7 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
                                             cudaStream_t stream) {
     uint64_t m, n, k;
     const void *const memory[4] = {pa, pb, pc, pd};
+    CF_LT_MAY_FAIL("cublasLtMatmul");
     const cublasStatus_t status = cf_lt_shapes(how, a, b, c, d, &m, &n, &k);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (int i = 0; i < 4; i++)
@@ -207,6 +225,7 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     if (!handle || !workspace || algorithm->m != m || algorithm->n != n || pc != pd ||
         ((how->epilogue & CUBLASLT_EPILOGUE_BIAS) && !how->bias))
         return CUBLAS_STATUS_INVALID_VALUE;
+    cf_emulate_count("a product of cuBLASLt");
     /* descriptions and factors may change once this has returned */
     const cf_lt_record how_now = *how, a_now = *a, b_now = *b, d_now = *d;
     if (d->type == CUDA_R_64F) {

@@ -1,8 +1,8 @@
 /* emulated.h: enough of CUDA to run the kernels of core/cuda on a CPU, for tests.
  *
- * A launch is work for its stream, a thread of its own (emulated_runtime.h), and runs its blocks one after another.  Threads that never meet run one after another too; those of
- * CF_LAUNCH_TEAM are fibers, which switch where they meet, so that a missing or divergent barrier shows: what waits
- * for ever is reported.  Device memory is the host's.
+ * A launch is work for its stream, a thread of its own (emulated_runtime.h), and runs its blocks one after another.
+ * Threads that never meet run one after another too; those of CF_LAUNCH_TEAM are fibers, which switch where they meet, so
+ * that a missing or divergent barrier shows: what waits for ever is reported.  Device memory is the host's.
  */
 #ifndef CF_EMULATED_H
 #define CF_EMULATED_H
@@ -52,15 +52,23 @@ template <class F> void cf_emulate_blocks(int64_t blocks, int64_t threads, bool 
 /* Runs the work behind all that the stream was given before; at once where there is no stream. */
 void cf_emulate_on(void *stream, std::function<void()> work);
 
+/* Counts what happened, such as the launch of a kernel by its name: see CONFLUX_EMULATED_COUNTS. */
+void cf_emulate_count(const char *what);
+
+/* Whether this launch fails: the next cudaGetLastError says so. */
+bool cf_emulated_launch_fails(void);
+
 /* The arguments are copied at the launch, as CUDA does it. */
 template <class K, class... A>
-void cf_emulate(void *stream, int64_t blocks, int64_t threads, bool team, K kernel, A... arguments) {
+void cf_emulate(const char *name, void *stream, int64_t blocks, int64_t threads, bool team, K kernel, A... arguments) {
     if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
+    if (cf_emulated_launch_fails()) return;
+    cf_emulate_count(name);
     cf_emulate_on(stream, [=] { cf_emulate_blocks(blocks, threads, team, [&] { kernel(arguments...); }); });
 }
 #define CF_LAUNCH_AS(team, kernel, blocks, threads, worker, ...) \
     cf_emulate(                                                  \
-        cf_cuda_of(worker)->stream, blocks, threads, team, [=](auto... a) { kernel(a...); }, __VA_ARGS__)
+        #kernel, cf_cuda_of(worker)->stream, blocks, threads, team, [=](auto... a) { kernel(a...); }, __VA_ARGS__)
 #define CF_LAUNCH(...) CF_LAUNCH_AS(false, __VA_ARGS__)
 #define CF_LAUNCH_TEAM(...) CF_LAUNCH_AS(true, __VA_ARGS__)
 

@@ -2,7 +2,8 @@
 #include "cuda/device.cuh"
 #include "emulated_backend.h"
 
-static int32_t some, halt;
+static int32_t some;
+static uint64_t word, shown;
 static cf_cuda_fault fault;
 static cf_cuda_device device;
 static void *scratch;
@@ -24,9 +25,10 @@ void cf_emulated_begin(cf_worker *worker) {
     worker->local = &device.shared;
     memset(&fault, 0, sizeof fault);
     fault.some = &some;
-    fault.halt = &halt;
-    device.shared.halt = &halt;
-    halt = 0;
+    fault.ticket = 1;
+    fault.halt = {&word, &shown};
+    device.shared.halt = &word;
+    word = shown = 0;
     if (!device.products && cf_cuda_products_begin(&device) != CFX_OK) abort();
 }
 
@@ -38,6 +40,6 @@ void cf_emulated_end(cf_worker *worker) {
 }
 
 cfx_status cf_emulated_fault(void) {
-    halt = 0;
+    word = shown = 0;
     return fault.set ? cf_cuda_raise(&fault) : CFX_OK;
 }

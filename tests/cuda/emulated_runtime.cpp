@@ -8,14 +8,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "cuda/kernel.cuh"
 
-/* One lock for all: what matters here is order, not speed. */
-static std::mutex lock;
-static std::condition_variable changed;
+/* One lock for all: what matters here is order, not speed.  They are never destroyed: a stream that could not be still
+ * waits when the process ends. */
+static std::mutex &lock = *new std::mutex();
+static std::condition_variable &changed = *new std::condition_variable();
 
 struct stream : cf_emulated_stream {
     std::deque<std::function<void()>> work;
@@ -28,12 +31,40 @@ struct stream : cf_emulated_stream {
  * Streams may outlive the event. */
 struct versions {
     uint64_t asked = 0, happened = 0;
+    std::set<std::pair<void *, uint64_t>> waited; /* stream, version: which waits for which */
 };
 struct cf_emulated_event {
     std::shared_ptr<versions> is = std::make_shared<versions>();
 };
 
 static std::vector<stream *> streams;
+
+/* ---- counts ------------------------------------------------------------------------------------------------- */
+
+/* What happened how often, for the file that CONFLUX_EMULATED_COUNTS names. */
+struct counts {
+    std::map<std::string, long> of;
+    const char *path = getenv("CONFLUX_EMULATED_COUNTS");
+    ~counts() {
+        FILE *f = path ? fopen(path, "w") : NULL;
+        if (!f) return;
+        int device = -1;
+        cudaGetDevice(&device);
+        fprintf(f, "the host's GPU %d\n", device);
+        for (const auto &one : of) fprintf(f, "%s %ld\n", one.first.c_str(), one.second);
+        fclose(f);
+    }
+};
+static counts counted;
+
+void cf_emulate_count(const char *what) {
+    if (!counted.path) return;
+    std::lock_guard<std::mutex> guard(lock);
+    counted.of[what]++;
+}
+
+thread_local cudaError_t cf_emulated_error;
+thread_local int cf_emulated_device;
 
 /* ---- streams ------------------------------------------------------------------------------------------------ */
 
@@ -69,12 +100,19 @@ static void give(cf_emulated_stream *to, std::function<void()> work) {
     changed.notify_all();
 }
 
+bool cf_emulated_launch_fails(void) {
+    if (!cf_emulated_fails("launch")) return false;
+    cf_emulated_fail(cudaErrorUnknown);
+    return true;
+}
+
 void cf_emulate_on(void *to, std::function<void()> work) {
     if (to) give((cudaStream_t)to, std::move(work));
     else work();
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int) {
+    CF_MAY_FAIL;
     stream *s = new stream();
     s->give = give;
     s->thread = std::thread(work_off, s);
@@ -85,6 +123,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t which) {
+    CF_MAY_FAIL;
     stream *s = (stream *)which;
     std::unique_lock<std::mutex> guard(lock);
     const uint64_t given = s->given;
@@ -92,7 +131,15 @@ cudaError_t cudaStreamSynchronize(cudaStream_t which) {
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamQuery(cudaStream_t which) {
+    CF_MAY_FAIL;
+    const stream *s = (stream *)which;
+    std::lock_guard<std::mutex> guard(lock);
+    return s->done == s->given ? cudaSuccess : cudaErrorNotReady;
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t which) {
+    CF_MAY_FAIL;
     stream *s = (stream *)which;
     {
         std::lock_guard<std::mutex> guard(lock);
@@ -108,14 +155,19 @@ cudaError_t cudaStreamDestroy(cudaStream_t which) {
 
 /* ---- events ------------------------------------------------------------------------------------------------- */
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int) { return *out = new cf_emulated_event(), cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int) {
+    CF_MAY_FAIL;
+    return *out = new cf_emulated_event(), cudaSuccess;
+}
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    CF_MAY_FAIL;
     delete event;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    CF_MAY_FAIL;
     const auto is = event->is;
     uint64_t version;
     {
@@ -131,17 +183,22 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+    CF_MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
     return event->is->happened == event->is->asked ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int) {
+    CF_MAY_FAIL;
     const auto is = event->is;
     uint64_t version;
+    bool is_again;
     {
         std::lock_guard<std::mutex> guard(lock);
         version = is->asked;
+        is_again = !is->waited.insert({stream, version}).second;
     }
+    cf_emulate_count(is_again ? "a wait again" : "a wait");
     cf_emulate_on(stream, [=] {
         std::unique_lock<std::mutex> guard(lock);
         changed.wait(guard, [&] { return is->happened >= version; });
@@ -153,7 +210,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int) {
 
 cudaError_t cf_emulated_memory(void **out, size_t bytes) {
     *out = aligned_alloc(256, (bytes + 255) & ~(size_t)255);
-    if (!*out) return cudaErrorMemoryAllocation;
+    if (!*out) return cf_emulated_fail(cudaErrorMemoryAllocation);
     memset(*out, 0xA5, bytes); /* CUDA's memory is not zero either */
     return cudaSuccess;
 }
@@ -179,6 +236,7 @@ void cf_emulated_free(void *p) {
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t stream) {
+    CF_MAY_FAIL;
     cf_emulate_on(stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }

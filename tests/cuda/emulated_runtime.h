@@ -2,7 +2,9 @@
  * CONFLUX_EMULATED_GPUS of them, or one, which reach each other's memory if CONFLUX_EMULATED_PEERS is set.
  *
  * What does not wait for an event may so come too early or too late, as it may on a GPU.  CONFLUX_EMULATED_DELAY=N
- * makes a stream now and then sleep for up to N microseconds, so that it does.
+ * makes a stream now and then sleep for up to N microseconds, so that it does.  See fails.h for calls that fail.
+ * The file that CONFLUX_EMULATED_COUNTS names gets, at the process's end, how often each kernel was launched and how
+ * often a stream was made to wait, for the same thing again, too; and the host thread's GPU.
  */
 #ifndef CF_EMULATED_RUNTIME_H
 #define CF_EMULATED_RUNTIME_H
@@ -11,6 +13,8 @@
 #include <string.h>
 
 #include <functional>
+
+#include "fails.h"
 
 typedef enum cudaError_t {
     cudaSuccess,
@@ -35,44 +39,93 @@ enum {
 enum { cudaMemcpyDefault };
 
 cudaError_t cf_emulated_memory(void **out, size_t bytes);
-void cf_emulated_free(void *p); /* behind all streams */
-static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+void cf_emulated_free(void *p);                    /* behind all streams */
+extern thread_local cudaError_t cf_emulated_error; /* of this thread's last call that failed */
+static inline cudaError_t cf_emulated_fail(cudaError_t error) { return cf_emulated_error = error; }
+#define CF_MAY_FAIL \
+    if (cf_emulated_fails(__func__)) return cf_emulated_fail(cudaErrorUnknown)
+
+static inline cudaError_t cudaGetLastError(void) {
+    const cudaError_t error = cf_emulated_error;
+    return cf_emulated_error = cudaSuccess, error;
+}
 static inline const char *cudaGetErrorString(cudaError_t) { return "an emulated error"; }
 static inline cudaError_t cudaGetDeviceCount(int *n) {
+    CF_MAY_FAIL;
     const char *gpus = getenv("CONFLUX_EMULATED_GPUS");
     return *n = gpus ? atoi(gpus) : 1, cudaSuccess;
 }
 static inline cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) {
+    CF_MAY_FAIL;
     return *can = getenv("CONFLUX_EMULATED_PEERS") != NULL, cudaSuccess;
 }
-static inline cudaError_t cudaDeviceEnablePeerAccess(int, int) { return cudaErrorPeerAccessAlreadyEnabled; }
-static inline cudaError_t cudaRuntimeGetVersion(int *version) { return *version = 0, cudaSuccess; }
-static inline cudaError_t cudaDriverGetVersion(int *version) { return *version = 0, cudaSuccess; }
+static inline cudaError_t cudaDeviceEnablePeerAccess(int, int) {
+    CF_MAY_FAIL;
+    return cudaErrorPeerAccessAlreadyEnabled;
+}
+static inline cudaError_t cudaRuntimeGetVersion(int *version) {
+    CF_MAY_FAIL;
+    return *version = 0, cudaSuccess;
+}
+static inline cudaError_t cudaDriverGetVersion(int *version) {
+    CF_MAY_FAIL;
+    return *version = 0, cudaSuccess;
+}
 struct cudaDeviceProp {
     char name[256];
     int major, minor;
     size_t totalGlobalMem;
 };
 static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+    CF_MAY_FAIL;
     return *p = cudaDeviceProp{"a CPU that pretends to be a GPU", 0, 0, (size_t)4 << 30}, cudaSuccess;
 }
-static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+extern thread_local int cf_emulated_device;
+static inline cudaError_t cudaSetDevice(int device) {
+    CF_MAY_FAIL;
+    return cf_emulated_device = device, cudaSuccess;
+}
+static inline cudaError_t cudaGetDevice(int *device) {
+    CF_MAY_FAIL;
+    return *device = cf_emulated_device, cudaSuccess;
+}
 static inline cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    CF_MAY_FAIL;
     return memset(to, value, bytes), cudaSuccess;
 }
-static inline cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; } /* here the host's own work is done */
-static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) { return *value = 4, cudaSuccess; }
+static inline cudaError_t cudaDeviceSynchronize(void) { /* here the host's own work is done */
+    CF_MAY_FAIL;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) {
+    CF_MAY_FAIL;
+    return *value = 4, cudaSuccess;
+}
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+    CF_MAY_FAIL;
     return *available = *total = (size_t)4 << 30, cudaSuccess;
 }
-template <class T> cudaError_t cudaMalloc(T **out, size_t bytes) { return cf_emulated_memory((void **)out, bytes); }
-static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, int) { return cf_emulated_memory(out, bytes); }
-static inline cudaError_t cudaFree(void *p) { return cf_emulated_free(p), cudaSuccess; }
-static inline cudaError_t cudaFreeHost(void *p) { return cf_emulated_free(p), cudaSuccess; }
+template <class T> cudaError_t cudaMalloc(T **out, size_t bytes) {
+    CF_MAY_FAIL;
+    return cf_emulated_memory((void **)out, bytes);
+}
+static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, int) {
+    CF_MAY_FAIL;
+    return cf_emulated_memory(out, bytes);
+}
+static inline cudaError_t cudaFree(void *p) {
+    CF_MAY_FAIL;
+    return cf_emulated_free(p), cudaSuccess;
+}
+static inline cudaError_t cudaFreeHost(void *p) {
+    CF_MAY_FAIL;
+    return cf_emulated_free(p), cudaSuccess;
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int);
 cudaError_t cudaEventDestroy(cudaEvent_t event);

@@ -200,20 +200,27 @@ static ncclResult_t ask(ncclComm *comm, const request &mine) {
     return ncclSuccess;
 }
 
+#define MAY_FAIL \
+    if (cf_emulated_fails(__func__)) return wrong("made to fail")
 #define VISIBLE extern "C" __attribute__((visibility("default")))
 
-VISIBLE ncclResult_t ncclGetVersion(int *version) { return *version = mode("old") ? 2704 : 22800, ncclSuccess; }
+VISIBLE ncclResult_t ncclGetVersion(int *version) {
+    MAY_FAIL;
+    return *version = mode("old") ? 2704 : 22800, ncclSuccess;
+}
 VISIBLE const char *ncclGetErrorString(ncclResult_t result) {
     return result == ncclInvalidUsage ? "invalid usage" : "a fake error";
 }
 VISIBLE const char *ncclGetLastError(ncclComm_t) { return last_error; }
 VISIBLE ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+    MAY_FAIL;
     memset(id, 0, sizeof *id);
     memcpy(id->internal, &ids, sizeof ids);
     ids++;
     return mode("mute") ? wrong("no network") : ncclSuccess;
 }
 VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
     group *g = NULL;
     if (config->blocking) return wrong("this would wait for ever in one thread");
@@ -231,11 +238,13 @@ VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueI
     return ncclInProgress;
 }
 VISIBLE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+    MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
     *state = is_through(comm) ? ncclSuccess : ncclInProgress;
     return ncclSuccess;
 }
 VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
     group *g = comm->of;
     delete comm;
@@ -245,35 +254,46 @@ VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
     delete g;
     return ncclSuccess;
 }
-VISIBLE ncclResult_t ncclGroupStart(void) { return depth++, ncclSuccess; }
+VISIBLE ncclResult_t ncclGroupStart(void) {
+    MAY_FAIL;
+    return depth++, ncclSuccess;
+}
 VISIBLE ncclResult_t ncclGroupEnd(void) {
     ncclComm *comm = grouped;
-    if (--depth > 0 || !comm) return ncclSuccess;
+    if (--depth > 0) return ncclSuccess;
     grouped = NULL;
+    MAY_FAIL;
+    if (!comm) return ncclSuccess;
     return come(comm, std::move(pending));
 }
 VISIBLE ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                    ncclComm_t comm, cudaStream_t stream) {
+    MAY_FAIL;
     return ask(comm, {ALL_REDUCE, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
                                 ncclComm_t comm, cudaStream_t stream) {
+    MAY_FAIL;
     return ask(comm, {REDUCE, in, out, n, type, op, root, stream});
 }
 VISIBLE ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
                                    cudaStream_t stream) {
+    MAY_FAIL;
     return ask(comm, {BROADCAST, in, out, n, type, ncclSum, root, stream});
 }
 VISIBLE ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t comm,
                                    cudaStream_t stream) {
+    MAY_FAIL;
     return ask(comm, {ALL_GATHER, in, out, n, type, ncclSum, -1, stream});
 }
 VISIBLE ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                        ncclComm_t comm, cudaStream_t stream) {
+    MAY_FAIL;
     return ask(comm, {REDUCE_SCATTER, in, out, n, type, op, -1, stream});
 }
 VISIBLE ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                               ncclScalarResidence_t residence, ncclComm_t comm) {
+    MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
     if (residence != ncclScalarHostImmediate || !is_through(comm)) return wrong("not now");
     scales.push_back(get(scalar, type, 0));
@@ -281,5 +301,6 @@ VISIBLE ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncc
     return ncclSuccess;
 }
 VISIBLE ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t) {
+    MAY_FAIL;
     return op > ncclAvg ? ncclSuccess : wrong("not one of mine");
 }

@@ -1,0 +1,216 @@
+-- What goes wrong on a GPU, on pretended ones: calls of CUDA, cuBLASLt and NCCL that fail, faults of one virtual device
+-- beside another, waits and launches that are counted.
+local program = require "tests.spec.program"
+
+local build = program.conflux:gsub("bin/conflux$", "")
+local emulated = program.exists(build .. "emulated/libconflux_cuda.so")
+  and ("CONFLUX_EMULATED_GPUS=2 CONFLUX_PLUGINS=%semulated CONFLUX_CUDA_PATH=%semulated"):format(build, build)
+
+-- `it`, where GPUs can be pretended.
+local function test(name, f)
+  it(name, function()
+    if not emulated then return pending "the emulated plugin is not built" end
+    f()
+  end)
+end
+
+-- Runs a script: what it printed, on either stream, and its exit code; 124 if it hung.
+local function run(script, devices, environment)
+  local out, err, code = program.shell(("%s %s timeout 60 %s --devices '%s' %s"):format(emulated, environment or "",
+    program.conflux, devices, program.file(script)))
+  return out .. err, code
+end
+
+-- As `run`; and what the pretended GPUs have counted.
+local function counted(script, devices)
+  local path, counts = program.file "", {}
+  local text, code = run(script, devices, "CONFLUX_EMULATED_COUNTS=" .. path)
+  assert.equal(0, code, text)
+  for line in io.lines(path) do
+    local what, n = line:match "^(.*) (%-?%d+)$"
+    counts[what] = tonumber(n)
+  end
+  return counts, text
+end
+
+-- Trains twice on two replicas, whatever happens, and says what did.
+local TRAIN = [[
+  local cf = require "conflux"
+  local nn, optim = cf.nn, cf.optim
+  local function train()
+    local models = cf.replicate(nn.Chain(nn.Dense(3, 17, "relu"), nn.Dense(17, 4)))
+    local opt = optim.Adam(0.01)
+    local states = cf.withdevices(function(i) return opt:setup(models[i]) end)
+    local last
+    for step = 1, 3 do
+      local losses, grads = cf.withdevices(function(i, device)
+        local x, y = device(cf.rand(5, 3)), device(cf.tensor {0, 1, 2, 3, 0}:to "int64")
+        return cf.withgradient(function(m) return nn.crossentropy(m(x), y) end, models[i])
+      end)
+      cf.allreduce("avg", grads, {weights = {3, 2}})
+      cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
+      cf.reduce("+", 2, losses)
+      last = losses[1]:item()
+    end
+    cf.synchronize(models)
+    cf.sync()
+    return last
+  end
+  for _ = 1, 2 do
+    local ok, message = pcall(train)
+    print(ok and "trained" or "failed", message)
+  end]]
+
+local RUNTIME = {"launch", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice", "cudaMemset", "cudaDeviceSynchronize",
+  "cudaDeviceGetAttribute", "cudaMemGetInfo", "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost",
+  "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaStreamQuery", "cudaStreamWaitEvent",
+  "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaMemcpyAsync",
+  "cudaDeviceCanAccessPeer", "cublasLtCreate", "cublasLtCreateOther", "cublasLtSetAttribute",
+  "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}
+local NCCL = {"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommAbort",
+  "ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclRedOpCreatePreMulSum",
+  "ncclRedOpDestroy"}
+
+describe("a call that fails from some time on #program", function()
+  after_each(program.clean)
+
+  -- Each function from its n-th call on: no hang, no crash, and what is not trained says why, where.
+  local function try(names, devices)
+    local failures = 0
+    for _, name in ipairs(names) do
+      for _, n in ipairs {1, 7} do
+        local what = ("%s from call %d on"):format(name, n)
+        local text, code = run(TRAIN, devices, ("CONFLUX_EMULATED_FAIL=%s:%d"):format(name, n))
+        assert.is_true(code == 0 or code == 1, ("%s: exit code %d\n%s"):format(what, code, text))
+        local results = 0
+        for line in text:gmatch "[^\n]+" do
+          if line:find "^trained\t%d" then
+            results = results + 1
+          elseif line:find "^failed\t" then
+            results, failures = results + 1, failures + 1
+            assert.matches("^failed\t/[^:]+:%d+: conflux[^:]*: .*%l", line, 1)
+          end
+        end
+        assert.equal(2, results, what .. "\n" .. text)
+      end
+    end
+    return failures
+  end
+
+  test("ends in an error at the script's line and never hangs: CUDA and cuBLASLt", function()
+    assert.is_true(try(RUNTIME, "cuda:0*2") > 2 * 12)
+  end)
+
+  test("ends in an error at the script's line and never hangs: NCCL", function()
+    assert.is_true(try(NCCL, "cuda*2") > 2 * 5)
+  end)
+end)
+
+describe("a fault of one device #program", function()
+  after_each(program.clean)
+
+  test("keeps off what follows from it and nothing else, on a part of a GPU as on a CPU", function()
+    local script = [[
+      local cf = require "conflux"
+      local optim = cf.optim
+      local lines = {}
+      for round = 1, 6 do
+        local models = cf.replicate({w = cf.ones(3)})
+        local opt = optim.Descent(0.1)
+        local states = cf.withdevices(function(i) return opt:setup(models[i]) end)
+        local grads = cf.withdevices(function(i)
+          return cf.gradient(function(m) return (m.w * i):sum() end, models[i])
+        end)
+        -- a fault of replica `who` alone, before an update that has nothing to do with the other
+        local who = round % 2 + 1
+        local bad
+        cf.withdevices(function(i)
+          if i == who then bad = cf.ones(3, 2)[cf.tensor({7}, {dtype = "int64"})]:sum() end
+        end)
+        if round > 2 then os.execute "sleep 0.05" end
+        cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
+        local other = models[3 - who].w:totable()
+        lines[#lines + 1] = ("%d other %.3f"):format(round, other[1])
+        local message = tostring(select(2, pcall(bad.item, bad)))
+        lines[#lines + 1] = message:match "conflux%.index: id 7 at position 1" or message
+        cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
+        lines[#lines + 1] = ("%d after %.3f %.3f"):format(round, models[1].w[1]:item(), models[2].w[1]:item())
+        -- a void value that comes from the other replica keeps the update off
+        local x = cf.withdevices(function(i) return cf.ones(3) end)
+        local void
+        cf.withdevices(function(i, device)
+          if i == who then void = cf.ones(3, 3)[cf.tensor({5}, {dtype = "int64"})]:reshape(3) end
+        end)
+        cf.withdevices(function(i, device)
+          if i ~= who then
+            local g = {w = device(void) * 2}
+            pcall(optim.update, states[i], models[i], g)
+          end
+        end)
+        pcall(function() return void:totable() end)
+        pcall(function() return models[3 - who].w:totable() end)
+        lines[#lines + 1] = ("%d void %.3f"):format(round, models[3 - who].w[1]:item())
+      end
+      print(table.concat(lines, "\n"))]]
+    local expected = program.shell(("%s --devices 'cpu*2' %s"):format(program.conflux, program.file(script)))
+    assert.matches("1 other 0.900\n", expected)
+    for _, devices in ipairs {"cuda:0*2", "cuda*2"} do
+      for _, delay in ipairs {"0", "3000"} do
+        assert.equal(expected, (run(script, devices, "CONFLUX_EMULATED_DELAY=" .. delay)))
+      end
+    end
+  end)
+
+  test("is none where there is nothing to do", function()
+    assert.equal("0\n", (run([[
+      local cf = require "conflux"
+      local y = cf.zeros(0, {dtype = "int64", device = "cuda:0"})
+      print(cf.nn.crossentropy(cf.zeros(0, 3, {device = "cuda:0"}), y, {reduction = "sum"}):item())]], "cuda:0")))
+  end)
+end)
+
+describe("what is counted on a GPU #program", function()
+  after_each(program.clean)
+
+  test("a command that waits asks its stream to wait once for each event", function()
+    for devices, most in pairs {["cuda:0*2"] = 400, ["cuda:0*4"] = 1200} do
+      local counts = counted(program.slurp "scripts/x2.lua", devices)
+      local first, again = counts["a wait"], counts["a wait again"] or 0
+      assert.is_true(first + again <= most, ("%s: %d waits, %d again"):format(devices, first, again))
+    end
+  end)
+
+  test("all of an attention block's products are cuBLASLt's, and right", function()
+    for _, dtype in ipairs {"float32", "bfloat16", "float16"} do
+      local counts, text = counted(([[
+        local cf = require "conflux"
+        local B, T, H, D = 3, 5, 2, 4
+        local x, ws = cf.rand(B, T, H * D):to "DTYPE", {}
+        for k = 1, 3 do ws[k] = cf.rand(H * D, H * D):to "DTYPE" end
+        local function attention(at)
+          return function(m)
+            local function heads(w) return x:to(at):matmul(w):reshape(B, T, H, D):transpose(2, 3) end
+            local q, k, v = heads(m[1]), heads(m[2]), heads(m[3])
+            local p = (q:matmul(k:transpose(3, 4)) / D ^ 0.5):softmax(4)
+            return (p:matmul(v):transpose(2, 3):reshape(B, T, H * D):to "float32" ^ 2):sum()
+          end
+        end
+        local function gradient(at)
+          return cf.gradient(attention(at), {ws[1]:to(at), ws[2]:to(at), ws[3]:to(at)})
+        end
+        local expected, got = gradient "cpu:0", gradient "cuda:0"
+        for k = 1, 3 do
+          local a, b = expected[k]:to "float32", got[k]:to "cpu:0":to "float32"
+          print((a - b):abs():max():item() <= 0.02 * a:abs():max():item())
+        end]]):gsub("DTYPE", dtype), "cuda:0")
+      assert.equal("true\ntrue\ntrue\n", text)
+      assert.is_nil(counts["product_any<C>"], dtype)
+      assert.is_true(counts["a product of cuBLASLt"] >= 9)
+    end
+  end)
+
+  test("the host's thread keeps its GPU", function()
+    assert.equal(0, counted(TRAIN, "cuda*2")["the host's GPU"])
+    assert.equal(0, counted(TRAIN, "cuda:1")["the host's GPU"])
+  end)
+end)
