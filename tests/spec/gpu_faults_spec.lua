@@ -62,7 +62,8 @@ local TRAIN = [[
   end]]
 
 local RUNTIME = {"launch", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice", "cudaMemset",
-  "cudaDeviceSynchronize", "cudaDeviceGetAttribute", "cudaMemGetInfo", "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost",
+  "cudaDeviceSynchronize",
+  "cudaDeviceGetAttribute", "cudaMemGetInfo", "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost",
   "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaStreamQuery", "cudaStreamWaitEvent",
   "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaMemcpyAsync",
   "cudaDeviceCanAccessPeer", "cublasLtCreate", "cublasLtCreateOther", "cublasLtSetAttribute",
