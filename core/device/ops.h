@@ -20,6 +20,7 @@ typedef enum cf_domain { CF_ANY, CF_FLOAT, CF_TRUTH } cf_domain;
 
 typedef struct cf_op_info {
     const char *name;
+    const char *in_place; /* "add_": what users call it where it changes its operand */
     cf_family family;
     cf_domain domain;
 } cf_op_info;

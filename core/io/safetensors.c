@@ -241,6 +241,27 @@ static cfx_status check_entries(cfx_safetensors *f) {
     return CFX_OK;
 }
 
+/* Says what a file is by its first bytes, if another program is known by them.  Read as the length of a header they are
+ * absurd, so no safetensors file comes here. */
+static cfx_status refuse_others(const uint8_t *start /* [LENGTH_BYTES] */) {
+    const char *what = NULL, *how = NULL;
+    if (memcmp(start, "PK\3\4", 4) == 0) {
+        what = "a ZIP archive, such as PyTorch's .pt or NumPy's .npz";
+        how = "safetensors.torch.save_file(state_dict, path) or safetensors.numpy.save_file";
+    } else if (start[0] == 0x80 && start[1] >= 2 && start[1] <= 5) {
+        what = "a Python pickle, such as an old .pt of PyTorch's";
+        how = "safetensors.torch.save_file(state_dict, path)";
+    } else if (memcmp(start, "\x93NUMPY", 6) == 0) {
+        what = "a .npy of NumPy's";
+        how = "safetensors.numpy.save_file({\"x\": array}, path)";
+    } else if (memcmp(start, "\x89HDF\r\n\x1a\n", 8) == 0) {
+        what = "an HDF5 file";
+        how = "safetensors.numpy.save_file";
+    }
+    if (!what) return CFX_OK;
+    return cf_fail(CFX_EIO, "not a safetensors file but %s: convert it in Python by %s", what, how);
+}
+
 /* ---- reading: files -------------------------------------------------------------------------------- */
 
 /* Maps the file and finds its header. */
@@ -258,8 +279,10 @@ static cfx_status map_file(cfx_safetensors *f, size_t *length) {
     f->map = map;
     uint64_t n = 0;
     for (int i = 0; i < LENGTH_BYTES; i++) n |= (uint64_t)f->map[i] << (8 * i);
-    if (n > HEADER_LIMIT)
+    if (n > HEADER_LIMIT) {
+        CF_TRY(refuse_others(f->map));
         return cf_fail(CFX_EIO, "a header of %" PRIu64 " bytes (limit %d): not a safetensors file?", n, HEADER_LIMIT);
+    }
     if (n > f->size - LENGTH_BYTES)
         return cf_fail(CFX_EIO, "truncated: expected a header of %" PRIu64 " bytes, got %zu", n,
                        f->size - LENGTH_BYTES);

@@ -298,17 +298,17 @@ cfx_status cf_grad_where(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
 static cfx_status check_into(const char *name, const cfx_tensor *y, const cfx_tensor *x) {
     char have[256], want[256];
     if (x && cf_watched(x))
-        return cf_fail(CFX_ESTATE, "%s_: argument 'x' is watched by a gradient, which an in-place operation would lose",
+        return cf_fail(CFX_ESTATE, "%s: argument 'y' is watched by a gradient, which an in-place operation would lose",
                        name);
     CF_TRY(cf_check_writable(name, y));
     if (cf_is_expanded(y))
-        return cf_fail(CFX_EARG, "%s_: the tensor is expanded: several elements share one place", name);
+        return cf_fail(CFX_EARG, "%s: the tensor is expanded: several elements share one place", name);
     if (!x) return CFX_OK;
     const int lead = y->_ndim - x->_ndim;
     bool fits = lead >= 0;
     for (int d = 0; fits && d < x->_ndim; d++) fits = x->_shape[d] == 1 || x->_shape[d] == y->_shape[d + lead];
     if (!fits)
-        return cf_fail(CFX_EARG, "%s_: argument 'x': expected a shape that broadcasts to a %s, got %s", name,
+        return cf_fail(CFX_EARG, "%s: argument 'y': expected a shape that broadcasts to a %s, got %s", name,
                        cf_describe(y, want), cf_describe(x, have));
     return CFX_OK;
 }
@@ -317,7 +317,7 @@ static cfx_status check_widening(const char *name, const cfx_tensor *y, int comp
     if (compute == y->_dtype || (cf_is_float(compute) && cf_is_float(y->_dtype)) ||
         (!cf_is_float(compute) && cfx_dtype_promote(compute, y->_dtype) == y->_dtype))
         return CFX_OK;
-    return cf_fail(CFX_EARG, "%s_: a result of type %s does not fit a tensor of %s in place", name,
+    return cf_fail(CFX_EARG, "%s: a result of type %s does not fit a tensor of %s in place", name,
                    cfx_dtype_name(compute), cfx_dtype_name(y->_dtype));
 }
 
@@ -335,11 +335,11 @@ static bool overlaps(const cfx_tensor *y, const cfx_tensor *x) {
 
 CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *x) {
     CF_TRY(check_op("binary", op, CF_BINARY));
-    const char *name = cf_op_table[op].name;
+    const char *name = cf_op_table[op].in_place;
     cfx_tensor wide, copy = {0};
-    CF_TRY(cf_check_tensor(name, "y", y));
-    CF_TRY(cf_check_tensor(name, "x", x));
-    CF_TRY(cf_check_same_device(name, "x", y, x));
+    CF_TRY(cf_check_tensor(name, "x", y)); /* the Lua library calls the operands x and y, as in x:add_(y) */
+    CF_TRY(cf_check_tensor(name, "y", x));
+    CF_TRY(cf_check_same_device(name, "y", y, x));
     CF_TRY(check_into(name, y, x));
     const int compute = compute_dtype(op, cfx_dtype_promote(y->_dtype, x->_dtype));
     CF_TRY(check_widening(name, y, compute));
@@ -359,8 +359,8 @@ cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x) {
 
 CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double value) {
     CF_TRY(check_op("binary", op, CF_BINARY));
-    const char *name = cf_op_table[op].name;
-    CF_TRY(cf_check_tensor(name, "y", y));
+    const char *name = cf_op_table[op].in_place;
+    CF_TRY(cf_check_tensor(name, "x", y));
     CF_TRY(check_into(name, y, NULL));
     const int compute = y->_dtype == CFX_BOOL ? CFX_INT64 : scalar_dtype(op, y, value);
     CF_TRY(check_widening(name, y, compute));
@@ -369,8 +369,8 @@ CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double valu
 }
 
 CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
-    CF_TRY(cf_check_tensor("clamp", "y", y));
-    CF_TRY(check_into("clamp", y, NULL));
+    CF_TRY(cf_check_tensor("clamp_", "x", y));
+    CF_TRY(check_into("clamp_", y, NULL));
     return cf_issue_run(&(cf_issue){
         .op = CF_OP_clamp, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, y}, .p = {low, high}, .kind = CF_UPDATE});
 }
@@ -383,8 +383,8 @@ static cf_write kind_of(const cfx_tensor *y) {
 }
 
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
-    CF_TRY(cf_check_tensor("fill", "y", y));
-    CF_TRY(check_into("fill", y, NULL));
+    CF_TRY(cf_check_tensor("fill_", "x", y));
+    CF_TRY(check_into("fill_", y, NULL));
     return cf_issue_run(
         &(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}, .p = {value}, .kind = kind_of(y)});
 }
@@ -407,9 +407,9 @@ cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) { return copy_into(y
 
 CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     cfx_tensor copy = {0};
-    CF_TRY(cf_check_tensor("copy", "y", y));
-    CF_TRY(cf_check_tensor("copy", "x", x));
-    CF_TRY(check_into("copy", y, x));
+    CF_TRY(cf_check_tensor("copy_", "x", y));
+    CF_TRY(cf_check_tensor("copy_", "y", x));
+    CF_TRY(check_into("copy_", y, x));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
     const cfx_status status = copy_into(y, copy._buffer ? &copy : x, kind_of(y));
     cfx_release(&copy);

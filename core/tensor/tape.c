@@ -91,7 +91,11 @@ cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *
         if (!of || !cf_is_float(inputs[k]->_dtype)) continue;
         if (tape && of != tape) {
             cfx_release(out);
-            return cf_fail(CFX_ESTATE, "%s: its inputs are watched by two gradients; detach one", cf_op_table[op].name);
+            return cf_fail(
+                CFX_ESTATE,
+                "%s: its inputs are watched by two gradients, and a gradient of a gradient is not supported; "
+                "detach one",
+                cf_op_table[op].name);
         }
         tape = of;
     }
@@ -234,8 +238,11 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
             return cf_fail(CFX_EARG, "withgradient: parameter %d: expected a float tensor, got %s", i + 1,
                            cfx_dtype_name(watched[i]->_dtype));
         if (cf_watched(watched[i]))
-            return cf_fail(CFX_ESTATE, "withgradient: parameter %d is already watched by a gradient being recorded",
-                           i + 1);
+            return cf_fail(
+                CFX_ESTATE,
+                "withgradient: parameter %d is watched by a gradient being recorded: a gradient of a gradient is "
+                "not supported",
+                i + 1);
     }
     CF_TRY(cf_alloc_zero(1, sizeof(cfx_tape), &memory));
     cfx_tape *tape = memory;

@@ -52,8 +52,8 @@ cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim) {
 cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b) {
     char left[256], right[256];
     if (cf_device(a) == cf_device(b)) return CFX_OK;
-    return cf_fail(CFX_EARG, "%s: argument '%s': expected a tensor on %s for a %s, got %s", function, argument,
-                   cf_device(a)->name, cf_describe(a, left), cf_describe(b, right));
+    return cf_fail(CFX_EARG, "%s: argument '%s': expected a tensor on %s for a %s, got %s (device(x) is x on a device)",
+                   function, argument, cf_device(a)->name, cf_describe(a, left), cf_describe(b, right));
 }
 
 cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, const int64_t *shape) {

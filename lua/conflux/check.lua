@@ -6,11 +6,12 @@
 -- @module conflux.check
 local core = require "conflux.core"
 local is_utf8 = require("conflux.json").is_utf8
+local names = require "conflux.names"
 
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local is_tensor, is_device = core.is_tensor, core.is_device
-local next, tonumber, tostring, type = next, tonumber, tostring, type
+local getmetatable, next, tonumber, tostring, type = getmetatable, next, tonumber, tostring, type
 local each = core.each
 local concat, sort = table.concat, table.sort
 
@@ -97,6 +98,16 @@ function check.wrong(fname, name, expected, v)
 end
 local wrong = check.wrong
 
+--- Refuses what is no object of a class, as where a method is called with a dot.
+---@param class table  the metatable of its objects
+---@param made_by string  the function that makes one
+function check.self(class, made_by, method, self)
+  if type(self) ~= "table" or getmetatable(self) ~= class then
+    wrong(("%s.%s"):format(made_by, method), "self", ("what cf.%s makes, as in x:%s(..) with a colon"):format(made_by,
+      method), self)
+  end
+end
+
 ---@return conflux.Tensor
 function check.tensor(fname, name, v)
   if not istype(tensor_t, v) then wrong(fname, name, "a tensor", v) end
@@ -150,14 +161,23 @@ function check.boolean(fname, name, v)
   return v
 end
 
+--- The dtypes' names, for a message, and the one that is meant where another name was given.
+local DTYPES = concat(core.dtypes, ", ", 0)
+check.dtypes = DTYPES
+
+---@param v any
+---@return string  "; 'int32' is meant?", or ""
+function check.meant_dtype(v)
+  local near = type(v) == "string" and names.dtype(v)
+  return near and ("; '%s' is meant?"):format(near) or ""
+end
+
 --- A number of the dtype of that name.
 ---@return integer
 function check.dtype(fname, name, v)
   local number = core.dtype[v]
   if type(v) ~= "string" or not number then
-    local names = {}
-    for i = 0, #core.dtypes do names[i + 1] = core.dtypes[i] end
-    wrong(fname, name, "one of " .. concat(names, ", "), v)
+    check.arg(fname, name, "one of " .. DTYPES, describe(v) .. check.meant_dtype(v))
   end
   return number
 end
@@ -322,11 +342,12 @@ function check.options(fname, o, known)
     if not is_known and (strange == nil or tostring(key) < strange) then strange = tostring(key) end
   end
   if strange then
-    local names = {}
-    for i = 1, #known do names[i] = known[i] end
-    sort(names)
-    fail(fname, "unknown option '%s': %s", strange,
-      #names > 0 and "known are " .. concat(names, ", ") or "there are none")
+    local sorted = {}
+    for i = 1, #known do sorted[i] = known[i] end
+    sort(sorted)
+    local hint = names.option_hint(strange, known)
+    fail(fname, "unknown option %s: %s%s", describe(strange),
+      #sorted > 0 and "known are " .. concat(sorted, ", ") or "there are none", hint and "; " .. hint or "")
   end
   return o
 end

@@ -101,7 +101,7 @@ local function compare_tensors(fname, list, a, b, i)
     local path, x = a.paths[k], a.tensors[k]
     local y = known[path]
     if not y then
-      fail(fname, "%s has %s, %s has it not", where(list, 1, a), named(path), where(list, i, b))
+      fail(fname, "%s is missing from %s", named(path), where(list, i, b))
     end
     if not same_form(x, y) then
       fail(fname, "%s differs: %s in replica 1, %s in replica %d", named(path), describe(x), describe(y), i)
@@ -111,7 +111,7 @@ local function compare_tensors(fname, list, a, b, i)
   for k = 1, #a.paths do known[a.paths[k]] = true end
   for k = 1, #b.paths do
     if not known[b.paths[k]] then
-      fail(fname, "%s has %s, %s has it not", where(list, i, b), named(b.paths[k]), where(list, 1, a))
+      fail(fname, "%s is missing from %s", named(b.paths[k]), where(list, 1, a))
     end
   end
   fail(fname, "%s and %s hold the same tensors in another order", where(list, 1, a), where(list, i, b))
@@ -139,7 +139,7 @@ local function elements_of(fname, list, extra, equal_numbers)
   end
   if type(list) ~= "table" then check.arg(fname, "list", "one list of replicas", list) end
   local n = rawget(list, "n")
-  if type(n) ~= "number" then n = check.length(fname, "list", list) end
+  if type(n) == "number" then check.integer(fname, "list.n", n, 0) else n = check.length(fname, "list", list) end
   if n == 0 then check.arg(fname, "list", "at least one replica", "an empty list") end
   local elements = {}
   for i = 1, n do

@@ -2,10 +2,11 @@
 -- @module conflux.data
 local core = require "conflux.core"
 local check = require "conflux.check"
+local sealed = require "conflux.sealed"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local setmetatable, tonumber, tostring, type = setmetatable, tonumber, tostring, type
+local tonumber, tostring, type = tonumber, tostring, type
 local each = core.each
 local sort = table.sort
 local counts_t, pointers_t = ffi.typeof "int64_t[?]", ffi.typeof "cfx_tensor *[?]"
@@ -56,8 +57,7 @@ end
 ---@field seed integer
 ---@field shuffle boolean
 ---@field last "drop"|"pad"|"keep"
-local DataLoader = {}
-DataLoader.__index = DataLoader
+local DataLoader = sealed.class("DataLoader", "loader")
 
 local LAST = {drop = 0, pad = 1, keep = 2}
 local SAME = {"seed", "shuffle", "last", "total", "samples"} -- in a state: what says which samples a step takes
@@ -135,17 +135,16 @@ local function new_loader(data, o)
   local array = core.ptrs(columns)
   local st = C.cfx_loader_new(options, #keys, array, list, out)
   if st ~= 0 then settle(st, C.cfx_loader_new, options, #keys, array, list, out) end
-  local loader = setmetatable({
-    _loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _turn = 0, _epoch = 0, _step = 0,
-    batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
+  local facts = {batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
     samples = tonumber(columns[1]._shape[0]), shuffle = options.shuffle == 1,
-    last = type(o) == "table" and o.last or "keep",
-  }, DataLoader)
-  return loader
+    last = type(o) == "table" and o.last or "keep"}
+  return sealed.new(DataLoader, facts, {_loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _parts = #devices,
+    _turn = 0, _epoch = 0, _step = 0, _resume = false})
 end
 
 -- The loader in its box, which is empty once it was released, or the collector has freed it at the state's end.
 local function loader_of(self, method)
+  check.self(DataLoader, "data.DataLoader", method, self)
   local loader = self._loader[0]
   if loader == nil then check.fail("DataLoader." .. method, "the loader was released") end
   return loader
@@ -159,11 +158,11 @@ end
 
 -- The next step's batch, or nil.
 local function next_batch(self, loader)
-  local keys, devices = self._keys, self.devices
+  local keys, parts = self._keys, self._parts
   local n = #keys
-  local counts, array = counts_t(#devices), pointers_t(#devices * n)
+  local counts, array = counts_t(parts), pointers_t(parts * n)
   local batch = {n = 0}
-  for i = 1, #devices do
+  for i = 1, parts do
     local part = {}
     batch[i] = part
     for k = 1, n do
@@ -175,7 +174,7 @@ local function next_batch(self, loader)
   local st = C.cfx_loader_next(loader, counts, array, more)
   if st ~= 0 then settle(st, C.cfx_loader_next, loader, counts, array, more) end
   if more[0] == 0 then return nil end
-  for i = 1, #devices do
+  for i = 1, parts do
     batch[i].n = tonumber(counts[i - 1])
     batch.n = batch.n + batch[i].n
   end
@@ -189,11 +188,11 @@ end
 ---@param e integer  from 0; the order of the samples is that of (seed, e)
 ---@return fun(): integer?, table?
 function DataLoader:epoch(e)
-  check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
   local loader = loader_of(self, "epoch")
+  check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
   local first = 0
   if self._resume and self._resume.epoch == e then first = self._resume.step end
-  self._resume = nil
+  self._resume = false
   local st = C.cfx_loader_begin(loader, e, first)
   if st ~= 0 then settle(st, C.cfx_loader_begin, loader, e, first) end
   self._turn = self._turn + 1
@@ -213,8 +212,9 @@ end
 ---@return {epoch: integer, step: integer, seed: integer, shuffle: boolean, last: string, total: integer,
 ---  samples: integer}
 function DataLoader:state()
+  check.self(DataLoader, "data.DataLoader", "state", self)
   return {epoch = self._epoch, step = self._step, seed = self.seed, shuffle = self.shuffle, last = self.last,
-    total = self.batch * #self.devices, samples = self.samples}
+    total = self.batch * self._parts, samples = self.samples}
 end
 
 --- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.
@@ -222,6 +222,7 @@ end
 ---  devices
 ---@return conflux.DataLoader
 function DataLoader:restore(s)
+  check.self(DataLoader, "data.DataLoader", "restore", self)
   if type(s) ~= "table" then check.arg("DataLoader.restore", "state", "what :state() returned", s) end
   local mine = self:state()
   for _, key in ipairs(SAME) do
@@ -246,13 +247,14 @@ end
 --- Gives the loader's memory back now rather than at the next collection; its tensors can then be written in place
 -- again.  May be called twice; whatever else is done with it afterwards is an error.
 function DataLoader:release()
+  check.self(DataLoader, "data.DataLoader", "release", self)
   C.cfx_loader_free(self._loader)
   self._turn = self._turn + 1
 end
 
 function DataLoader:__tostring()
   local steps = self._loader[0] ~= nil and ("%d steps"):format(self:steps()) or "no steps, as it was released,"
-  return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, #self.devices)
+  return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, self._parts)
 end
 
 return {idx = idx, csv = csv, DataLoader = new_loader}

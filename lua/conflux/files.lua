@@ -30,6 +30,7 @@ local band, bor = bit.band, bit.bor
 local next, pcall, rawequal, rawget, tonumber, tostring, type = next, pcall, rawequal, rawget, tonumber, tostring, type
 local each, join, quote = core.each, tree.join, check.quote
 local concat, sort = table.concat, table.sort
+local getmetatable = debug.getmetatable -- also where one is protected
 
 local BUFFER, FROZEN = tonumber(C.CFX_FLAG_BUFFER), tonumber(C.CFX_FLAG_FROZEN)
 local KEY = "conflux"
@@ -261,6 +262,13 @@ local HOLE = {} -- for what was left out of a list: whatever is there stays
 
 local compare_tables
 
+-- Is t[key] what says which kind of object t is, such as the rule of an optimiser's state?
+local function is_fixed(t, key)
+  local mt = getmetatable(t)
+  local fixed = type(mt) == "table" and rawget(mt, "__fixed")
+  return fixed and fixed[key]
+end
+
 -- Notes in fit.problems where a value of the file does not fit what t[key] is, in fit.values what is to be set.
 local function compare(from, x, at, fit, t, key)
   if is_tensor(from) or rawequal(from, HOLE) then return end -- tensors are compared by their names
@@ -271,6 +279,8 @@ local function compare(from, x, at, fit, t, key)
     problem = "is a table in the file, but %s here"
   elseif type(x) == "table" or is_tensor(x) then
     problem = ("is a %s in the file, but %%s here"):format(type(from))
+  elseif is_fixed(t, key) and from ~= x then
+    problem = "is " .. check.describe(from):gsub("%%", "%%%%") .. " in the file, but %s here"
   end
   if problem then
     fit.problems[#fit.problems + 1] = ("%s %s"):format(quote(at), problem:format(check.describe(x)))
@@ -293,6 +303,10 @@ function compare_tables(from, x, at, fit)
   end
   fit.here[from], fit.there[x], fit.paths[from], fit.paths[x] = x, from, at, at
   local n, keys = tree.keys(from, at)
+  local more = n > 0 and rawget(x, n + 1)
+  if more and not is_tensor(more) then -- of a tensor is said that it is not in the file
+    fit.problems[#fit.problems + 1] = ("%s is a list of %d in the file, but a longer one here"):format(quote(at), n)
+  end
   for i = 1, n do compare(from[i], rawget(x, i), join(at, i), fit, x, i) end
   for i = 1, #keys do compare(from[keys[i]], rawget(x, keys[i]), join(at, keys[i]), fit, x, keys[i]) end
 end

@@ -12,8 +12,9 @@ local tree = require "conflux.tree"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local error, getmetatable, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack =
-  error, getmetatable, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack
+local error, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack =
+  error, pcall, rawequal, rawget, rawset, select, setmetatable, tonumber, tostring, type, unpack
+local getmetatable = debug.getmetatable -- also where one is protected
 local each = core.each
 local running = coroutine.running
 

@@ -7,13 +7,14 @@
 -- @module conflux.help
 local comments = require "conflux.comments"
 local core = require "conflux.core"
+local names_near = require "conflux.names"
 
 local each = core.each
 local getinfo = debug.getinfo
 local getmetatable, ipairs, pcall, rawget, require = getmetatable, ipairs, pcall, rawget, require
 local tostring, type = tostring, type
 local getenv, open, package = os.getenv, io.open, package
-local floor, max, min = math.floor, math.max, math.min
+local max = math.max
 local concat, sort = table.concat, table.sort
 
 local help = {}
@@ -298,24 +299,6 @@ end
 
 -- ---- names ------------------------------------------------------------------------------------------------
 
--- How many letters must be put in, left out, changed or swapped with a neighbour (Damerau 1964).
-local function distance(a, b)
-  local last, row = nil, {}
-  for j = 0, #b do row[j] = j end
-  for i = 1, #a do
-    local before = last
-    last, row = row, {[0] = i}
-    for j = 1, #b do
-      local same = a:byte(i) == b:byte(j)
-      row[j] = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (same and 0 or 1))
-      if before and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        row[j] = min(row[j], before[j - 2] + 1)
-      end
-    end
-  end
-  return row[#b]
-end
-
 local MOST = 5 -- suggestions
 
 -- What is near the name, each thing once.
@@ -323,9 +306,9 @@ local function suggest(wanted)
   local last, found, seen = wanted:match "[%w_]*$", {}, {}
   if last == "" then return {} end
   for key, names in each, by_last do
-    local d = distance(last, key)
+    local d = names_near.distance(last, key)
     local is_part = #last >= 3 and (key:find(last, 1, true) or #key >= 3 and last:find(key, 1, true))
-    if d <= max(1, floor(#last / 3)) or is_part then
+    if d <= names_near.reach(last) or is_part then
       for _, name in ipairs(names) do found[#found + 1] = {d, name} end
     end
   end

@@ -44,4 +44,10 @@ cf.data     = require "conflux.data"
 cf.metrics  = require "conflux.metrics"
 cf.progress = require "conflux.progress"
 
+local names = require "conflux.names"
+names.guard(cf, "cf.")
+for _, room in ipairs {"nn", "optim", "data", "metrics", "tree"} do names.guard(cf[room], room .. ".") end
+names.guard(cf.nn.init, "nn.init.")
+names.add(tensor, "x:") -- tensors raise by themselves, behind their fields
+
 return cf

@@ -9,13 +9,14 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local plans = require "conflux.plan"
+local sealed = require "conflux.sealed"
 local schedules = require "conflux.schedules"
 local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
 local settle = core.settle
 local band = bit.band
-local next, rawequal, setmetatable, tostring, type = next, rawequal, setmetatable, tostring, type
+local next, rawequal, rawget, setmetatable, tostring, type = next, rawequal, rawget, setmetatable, tostring, type
 local each = core.each
 
 local FROZEN = C.CFX_FLAG_FROZEN
@@ -31,11 +32,11 @@ local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of 
 ---@class conflux.Optimiser
 ---@field name string
 ---@field lr number|fun(step: integer): number
-local Optimiser = {}
-Optimiser.__index = Optimiser
+local Optimiser
 
 --- What an optimiser knows of a model: a plain table, which can be replicated, saved and synchronised.
 ---@class conflux.State
+---@field rule string        the rule that it is made for, "Adam": no other takes it
 ---@field step integer       updates made so far
 ---@field lr? number|function in place of the rule's, after optim.adjust
 ---@field m? any         a tree like the model: the first moment, a velocity or a sum
@@ -44,16 +45,30 @@ Optimiser.__index = Optimiser
 ---@field decay? table<string, number>  factors of the rule's decay by path, from setup's f
 ---@field scale? table<string, number>  factors of the rate by path
 
-local function state_class(opt)
-  return {optimiser = opt, __tostring = function(self)
-    return ("state of %s after %d updates"):format(tostring(opt), self.step)
+-- facts: the optimiser's fields, which updates read; opt: what tells of them.
+local function state_class(opt, facts)
+  return {optimiser = facts, __fixed = {rule = true}, __tostring = function(self)
+    return ("state of %s after %s updates"):format(tostring(opt), tostring(rawget(self, "step")))
   end}
 end
 
+-- The fields of the optimiser that made a state, or nil.
 local function optimiser_of(state)
   local mt = type(state) == "table" and getmetatable(state)
   return type(mt) == "table" and mt.optimiser or nil
 end
+
+local function is_rate(lr)
+  return type(lr) == "function" or type(lr) == "number" and lr >= 0 and lr < math.huge
+end
+
+local function check_rate(fname, name, lr)
+  if not is_rate(lr) then check.wrong(fname, name, "a rate of 0 or more, or a function of the update count", lr) end
+  return lr
+end
+
+-- The rate may be changed for all states that share the rule; the rest of it has been handed to C.
+Optimiser = sealed.class("optim", "optimiser", {lr = function(lr) return check_rate("optim", "lr", lr) end})
 
 local function number_text(v)
   return type(v) == "number" and ("%.12g"):format(v) or "schedule"
@@ -79,20 +94,12 @@ function Optimiser:__tostring()
 end
 
 local function new(fields)
-  local opt = setmetatable(fields, Optimiser)
-  opt.states = state_class(opt)
+  local opt = sealed.new(Optimiser, fields)
+  fields.states = state_class(opt, fields)
   return opt
 end
 
 -- ---- rules --------------------------------------------------------------------------------------------------
-
-local function check_rate(fname, name, lr)
-  if type(lr) == "function" then return lr end
-  if type(lr) ~= "number" or not (lr >= 0 and lr < math.huge) then
-    check.arg(fname, name, "a rate of 0 or more, or a function of the update count", check.describe(lr))
-  end
-  return lr
-end
 
 local function check_range(fname, name, v, below)
   if type(v) ~= "number" or not (v >= 0 and v < below) then
@@ -235,6 +242,10 @@ function optim.ClipValue(limit)
   return new {name = "ClipValue", limit = check_limit("ClipValue", limit)}
 end
 
+local function check_optimiser(fname, name, expected, v)
+  if type(v) ~= "table" or getmetatable(v) ~= Optimiser then check.wrong(fname, name, expected, v) end
+end
+
 --- One rule behind clipping: Chain(ClipNorm(5), ClipValue(1), Adam(1e-3)).  Both limits may be given, each once.
 ---@param ... conflux.Optimiser  ClipNorm, ClipValue, and last a rule
 ---@return conflux.Optimiser
@@ -243,12 +254,11 @@ function optim.Chain(...)
   local opt = {name = "Chain", members = members}
   for i = 1, select("#", ...) do
     local m = members[i]
-    if getmetatable(m) ~= Optimiser or m.members then
-      check.arg("Chain", tostring(i), "ClipNorm, ClipValue or a rule such as Adam", check.describe(m))
-    end
+    check_optimiser("Chain", tostring(i), "ClipNorm, ClipValue or a rule such as Adam", m)
+    if m.members then check.fail("Chain", "argument '%d': a Chain cannot lie in another", i) end
     if opt.inner then check.fail("Chain", "%s comes after the rule %s; the rule comes last", m.name, opt.inner.name) end
     if m.rule then
-      opt.inner = m
+      opt.inner = sealed.facts(m)
     else
       if opt[m.name] then check.fail("Chain", "%s is given twice", m.name) end
       opt[m.name] = m.limit
@@ -260,6 +270,43 @@ function optim.Chain(...)
   if not opt.inner then check.fail("Chain", "no rule: end the chain with one, such as Adam(1e-3)") end
   opt.lr = opt.inner.lr
   return new(opt)
+end
+
+-- ---- the fields of a state -----------------------------------------------------------------------------------
+
+local function is_count(v)
+  return type(v) == "number" and v % 1 == 0 and v >= 0
+end
+
+-- By path, for those parameters that it names.
+local function check_by_path(state, name, fits, expected)
+  local by_path = state[name]
+  if type(by_path) == "nil" then return end
+  local bad = type(by_path) ~= "table"
+  for _, v in each, bad and {} or by_path do bad = bad or not fits(v) end
+  if bad then check.fail("update", "the state's '%s' is %s, expected %s", name, check.describe(by_path), expected) end
+end
+
+local function is_factor(v)
+  return type(v) == "number" and v >= 0 and v < math.huge
+end
+
+-- A state is a plain table, which a script, a file or another replica may have filled.
+local function check_fields(state, opt)
+  local name = (opt.inner or opt).name
+  if state.rule ~= name then
+    check.fail("update", "the state is one of %s, and %s cannot take it: call setup", type(state.rule) == "string"
+      and state.rule or check.describe(state.rule), name)
+  end
+  if not is_count(state.step) then
+    check.fail("update", "the state's 'step' is %s, expected a count of updates", check.describe(state.step))
+  end
+  if type(state.lr) ~= "nil" and not is_rate(state.lr) then
+    check.fail("update", "the state's 'lr' is %s, expected a rate or a schedule", check.describe(state.lr))
+  end
+  if type(state.missed) ~= "nil" and type(state.missed) ~= "table" then
+    check.fail("update", "the state's 'missed' is %s, expected counts by path", check.describe(state.missed))
+  end
 end
 
 -- ---- the model of a state -----------------------------------------------------------------------------------
@@ -319,11 +366,12 @@ end
 ---@param f? fun(path: string, t: conflux.Tensor): {decay: number?, scale: number?}?  factors of a parameter's own
 ---@return conflux.State
 function Optimiser:setup(model, f)
+  check_optimiser("setup", "self", "an optimiser, as in opt:setup(model) with a colon", self)
   local rule = self.inner or self
   if not rule.rule then check.fail("setup", "%s is no rule: put it into a Chain with one", self.name) end
   local plan = plans.of("setup", "model", model)
   plan:check_live("setup", "model")
-  local state = setmetatable({step = 0, missed = {}}, self.states)
+  local state = setmetatable({rule = rule.name, step = 0, missed = {}}, self.states)
   state.decay, state.scale = factors(plan, f)
   local count = C.cfx_rule_states(rule.rule)
   if count < 0 then check.fail("setup", "the C library has no rule '%s'", rule.rule) end
@@ -385,6 +433,8 @@ end
 
 local function bind(state, opt, plan, model)
   check_owner(bindings[state], plan, model)
+  check_by_path(state, "decay", is_factor, "factors by path")
+  check_by_path(state, "scale", is_factor, "factors by path")
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
     plan = plan, owner = owner_of("update", plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
@@ -402,6 +452,13 @@ end
 local function missed_array(state, plan)
   local missed, array = state.missed, nil
   if not missed or next(missed) == nil then return nil end
+  for i = 1, plan.n do
+    local count = missed[plan.paths[i]]
+    if type(count) ~= "nil" and not is_count(count) then
+      check.fail("update", "the state's 'missed' has %s for '%s', expected a count", check.describe(count),
+        plan.paths[i])
+    end
+  end
   for k = 1, plan.trainable do
     local count = missed[plan.paths[plan.numbers[k]]]
     if count then
@@ -444,6 +501,7 @@ end
 -- Makes one update, or returns why C did not.  The schedule is the user's code: what C gets is put together after it,
 -- belongs to this call alone, and for a second try is put together anew.
 local function make_update(state, opt, model, gradient)
+  check_fields(state, opt)
   local step = state.step + 1
   local rate = rate_at(state.lr or opt.lr, step)
   local binding = binding_of(state, opt, model)

@@ -133,6 +133,7 @@ end
 ---@param o? {loss: (number|conflux.Tensor)?}
 ---@return conflux.Progress
 function Progress:update(n, o)
+  check.self(Progress, "progress", "update", self)
   check.number("progress.update", "n", n or 1)
   if o ~= nil then
     o = check.options("progress.update", o, {"loss"})
@@ -156,6 +157,7 @@ end
 --- What the devices have done per second, until now or until :finish.  It does not wait for them.
 ---@return number
 function Progress:rate()
+  check.self(Progress, "progress", "rate", self)
   if not self.stop then
     core.context()
     self.done = C.cfx_meter_done(self.meter)
@@ -175,6 +177,7 @@ end
 -- being done.
 ---@return conflux.Progress
 function Progress:finish()
+  check.self(Progress, "progress", "finish", self)
   if self.stop then return self end
   core.context()
   local is_done, why = pcall(wait, self)

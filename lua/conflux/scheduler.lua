@@ -29,22 +29,32 @@ local WAIT, DONE = core.wait_mark, core.done_mark
 ---@field devices conflux.Device[]    where each lies
 local Replicas = {}
 
--- By position the copies are the table's own; by device, or a device's name, they are found here.
+-- By position the copies are the table's own; by device, or a device's name, they are found here.  A field of what
+-- they are copies of is not theirs.
 function Replicas.__index(self, key)
   local devices = rawget(self, "devices")
-  if not devices or not (type(key) == "string" or core.is_device(key)) then return nil end
+  if type(devices) ~= "table" or not (type(key) == "string" or core.is_device(key)) then return nil end
   local i = check.position(devices, key)
-  return i and rawget(self, i)
+  if i then return rawget(self, i) end
+  if type(key) == "string" and not key:find ":%d+$" and not key:find "^_" and not core.find_device(key) then
+    check.fail("Replicas", "a list of replicas has no field %s: each replica has its own, models[i]%s",
+      check.describe(key), key:find "^[%a_][%w_]*$" and "." .. key or "")
+  end
+end
+
+function Replicas.__call()
+  check.fail("Replicas", "a list of replicas cannot be called: each replica can, models[i](x), "
+    .. "in cf.withdevices(function(i, device) .. end)")
 end
 
 local function names(devices)
   local list = {}
-  for i = 1, #devices do list[i] = tostring(devices[i]) end
+  for i = 1, type(devices) == "table" and #devices or 0 do list[i] = tostring(devices[i]) end
   return table.concat(list, ", ")
 end
 
 function Replicas.__tostring(self)
-  return ("%d replicas on [%s]"):format(self.n, names(self.devices))
+  return ("%s replicas on [%s]"):format(tostring(rawget(self, "n")), names(rawget(self, "devices")))
 end
 
 local function new_list(devices)

@@ -69,6 +69,13 @@ end
 
 --- The state of the random streams, a table that `cf.rng` and `cf.save` take: position 1 is the shared stream,
 -- i + 1 that of device i.  With `state`, goes back to it.
+--
+-- A state belongs to a run of as many devices as the one that gave it, for the streams of other devices could only be
+-- made up; a run of more or fewer refuses it.  To go on there all the same, say with which streams:
+--
+--     local streams = cf.rng()
+--     streams[1] = saved[1] -- the shared one goes on; those of the devices are new ones
+--     cf.rng(streams)
 ---@param state? {seed: integer|string, position: integer|string}[]
 ---@return {seed: integer|string, position: integer|string}[]
 function system.rng(state)
@@ -76,13 +83,18 @@ function system.rng(state)
   local seed, position = ffi.new "uint64_t[1]", ffi.new "uint64_t[1]"
   if state ~= nil then
     if type(state) ~= "table" then check.arg("rng", "state", "a table that cf.rng() gave", check.describe(state)) end
-    for i = 1, #state do -- all are read before one is set
+    local n, devices = check.length("rng", "state", state), C.cfx_device_count(context)
+    for i = 1, n do -- all are read before one is set
       local name = ("state[%d]"):format(i)
       if type(state[i]) ~= "table" then check.arg("rng", name, "a table", check.describe(state[i])) end
       unpack("rng", name .. ".seed", state[i].seed)
       unpack("rng", name .. ".position", state[i].position)
     end
-    for i = 1, #state do
+    if n ~= devices + 1 then
+      check.arg("rng", "state", ("the shared stream and one for each of %d devices (see cf.rng)"):format(devices),
+        n == 0 and "none" or ("that of a run on %d"):format(n - 1))
+    end
+    for i = 1, n do
       local st = C.cfx_rng_set(context, i - 1, unpack("rng", "seed", state[i].seed),
         unpack("rng", "position", state[i].position))
       if st ~= 0 then core.settle(st) end

@@ -5,6 +5,7 @@
 -- @module conflux.tensor
 local core  = require "conflux.core"
 local check = require "conflux.check"
+local names = require "conflux.names"
 
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
@@ -217,6 +218,15 @@ end
 
 -- ---- copies and second handles ----------------------------------------------------------------------------
 
+-- The device that `to` is given.  What is no device and reads like a dtype was meant as one.
+local function device_of(v)
+  if type(v) ~= "string" or core.find_device(v) or v:find "%d$" and v:find ":" then
+    return check.device("to", "where", v)
+  end
+  check.arg("to", "where", "a device such as 'cpu:0', or a dtype: " .. check.dtypes, describe(v)
+    .. check.meant_dtype(v))
+end
+
 --- x with another dtype, or on another device, or both.  x itself where nothing changes.
 ---@param x conflux.Tensor
 ---@param where string|conflux.Device  a dtype, or a device or its name: "float16", "cuda:0"
@@ -229,7 +239,7 @@ function Tensor.to(x, where, also)
     local v = k == 1 and where or also
     if v == nil then wrong("to", "where", "a dtype or a device", v) end
     local number = type(v) == "string" and dtype_of[v]
-    if number then dtype = number else device = check.device("to", "where", v) end
+    if number then dtype = number else device = device_of(v) end
   end
   if (dtype < 0 or dtype == x._dtype) and (not device or device == C.cfx_tensor_device(x)) then return x end
   local out = new()
@@ -359,7 +369,7 @@ local function index_at(x, key)
   elseif istype(tensor_t, key) then
     return Tensor.index(x, 1, key)
   elseif type(key) == "string" then
-    fail("Tensor", "a tensor has no field '%s'", key)
+    fail("Tensor", "a tensor has no field %s%s", describe(key), names.hint(Tensor, "x:", key))
   end
   wrong("index", "key", "a position, a list of positions and ranges, or an integer tensor", key)
 end
@@ -382,11 +392,15 @@ function meta.__newindex(x, key, value)
   elseif type(key) == "table" then
     view = view_at(x, key)
   elseif type(key) == "string" then
-    fail("Tensor", "cannot set field '%s' of a tensor", key)
+    fail("Tensor", "cannot set field %s of a tensor", describe(key))
   else
     wrong("index", "key", "a position or a list of positions and ranges to assign to", key)
   end
   if istype(tensor_t, value) then
+    if C.cfx_is_watched(value) == 1 then
+      fail("index", "a value that a gradient is recorded of cannot be assigned into a slice: put the parts together by "
+        .. "cf.concat or cf.stack")
+    end
     local st = C.cfx_copy(view, value)
     if st ~= 0 then settle(st, C.cfx_copy, view, value) end
   else

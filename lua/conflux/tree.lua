@@ -12,8 +12,9 @@ local bit   = require "bit"
 local C, ffi = core.C, core.ffi
 local istype, tensor_t = ffi.istype, core.tensor_t
 local band, bor = bit.band, bit.bor
-local getmetatable, rawequal, rawget, rawset, select, setmetatable, tostring, type =
-  getmetatable, rawequal, rawget, rawset, select, setmetatable, tostring, type
+local rawequal, rawget, rawset, select, setmetatable, tostring, type =
+  rawequal, rawget, rawset, select, setmetatable, tostring, type
+local getmetatable = debug.getmetatable -- also where one is protected
 local each = core.each
 local sort = table.sort
 

@@ -54,7 +54,8 @@ describe("the documentation", function()
   it("knows the methods of what is made by functions", function()
     for name, object in pairs {Optimiser = cf.optim.Adam(), progress = cf.progress(1), module = cf.nn.Dense(1, 1),
       DataLoader = cf.data.DataLoader({x = cf.ones(4)})} do
-      local class, methods = getmetatable(object).__index, 0
+      local meta, methods = getmetatable(object), 0
+      local class = type(meta.__index) == "table" and meta.__index or meta
       if name == "module" then class = getmetatable(class).__index end
       for key, method in pairs(class) do
         if type(method) == "function" and not key:find "^_" then

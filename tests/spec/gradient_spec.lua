@@ -197,7 +197,7 @@ describe("withgradient", function()
         y:add_(1)
         return y:sum()
       end, x)
-    end, "add: the tensor is part of a gradient")
+    end, "add_: the tensor is part of a gradient")
   end)
 
   it("does not grow over many calls", function()

@@ -135,14 +135,14 @@ describe("op: what its backward needs", function()
     for n = 2, 12 do
       for k = 2, n do
         assert.refuses(function() changes(function(x) x[k]:fill_(7) end, n) end,
-          "fill: a custom operation needs the tensor's values for its gradient; they cannot change in place")
+          "fill_: a custom operation needs the tensor's values for its gradient; they cannot change in place")
       end
     end
   end)
 
   it("cannot change in place: its result", function()
-    assert.refuses(function() changes(function(_, y) y:detach():fill_(100) end) end, "fill: a custom operation")
-    assert.refuses(function() changes(function(_, y) y:detach()[1]:fill_(100) end) end, "fill: a custom operation")
+    assert.refuses(function() changes(function(_, y) y:detach():fill_(100) end) end, "fill_: a custom operation")
+    assert.refuses(function() changes(function(_, y) y:detach()[1]:fill_(100) end) end, "fill_: a custom operation")
   end)
 
   it("cannot change in place: what forward kept, in tables too", function()
@@ -162,7 +162,7 @@ describe("op: what its backward needs", function()
           kept:fill_(100)
           return y:sum()
         end, cf.ones(2))
-      end, "fill: a custom operation needs")
+      end, "fill_: a custom operation needs")
       kept:fill_(1) -- it may change once the gradient is there
     end
   end)
@@ -179,7 +179,7 @@ describe("op: what its backward needs", function()
         o.scale[1]:fill_(3)
         return y:sum()
       end, cf.ones(2))
-    end, "fill: a custom operation needs")
+    end, "fill_: a custom operation needs")
     o.scale[1]:fill_(3)
   end)
 

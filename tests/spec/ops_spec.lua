@@ -375,7 +375,7 @@ describe("in place", function()
 
   it("refuses what does not fit", function()
     local x = cf.ones(2)
-    assert.refuses(function() x:add_(cf.ones(3)) end, "add_: argument 'x': expected a shape that broadcasts to a [2]")
+    assert.refuses(function() x:add_(cf.ones(3)) end, "add_: argument 'y': expected a shape that broadcasts to a [2]")
     assert.refuses(function() x:add_ "1" end, "add_: argument 'y': expected a tensor or a number, got '1'")
     assert.refuses(function() x:copy_(1) end, "copy_: argument 'y': expected a tensor, got 1")
   end)

@@ -17,6 +17,14 @@ local NAMES = {"abs", "cos", "elu", "erf", "exp", "gelu", "leakyrelu", "logsoftm
 local known = {identity = true}
 for _, name in ipairs(NAMES) do known[name] = true end
 
+--- Can `apply` take it: the name of an activation, or what can be called?
+local function is_activation(act)
+  if type(act) == "string" then return known[act] == true end
+  if type(act) == "function" then return true end
+  local mt = type(act) == "table" and getmetatable(act)
+  return type(mt) == "table" and mt.__call ~= nil
+end
+
 --- Checks what a layer was given as activation.  A tensor function of Conflux is taken by its name, so that it is
 -- fused, printed and saved; nil and "identity" are none.
 ---@param fname string
@@ -37,8 +45,7 @@ local function check_activation(fname, name, act)
     end
     return act
   end
-  local mt = type(act) == "table" and getmetatable(act)
-  if type(mt) == "table" and mt.__call then return act end
+  if is_activation(act) then return act end
   return check.arg(fname, name, "the name of an activation or a function", check.describe(act))
 end
 
@@ -48,4 +55,4 @@ local function apply(act, x)
   return act(x)
 end
 
-return {check = check_activation, apply = apply, fused = fused}
+return {check = check_activation, is = is_activation, apply = apply, fused = fused}

@@ -3,13 +3,14 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local activations = require "conflux.nn.activations"
+local fields = require "conflux.nn.fields"
 local init = require "conflux.nn.initializers"
 local module = require "conflux.nn.module"
 
 local C = core.C
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local apply, fused = activations.apply, activations.fused
-local select, tonumber, tostring, type = select, tonumber, tostring, type
+local rawget, select, tonumber, tostring, type = rawget, select, tonumber, tostring, type
 
 local layer = module.layer
 
@@ -40,6 +41,16 @@ local function check_init(fname, f, default)
   return f
 end
 
+-- Settles a failed call of C's by a layer: a forgotten device(x) is no fault of the weight's.
+local function settle_layer(class, x, weight, st, ...)
+  local here, there = C.cfx_tensor_device(x), weight ~= nil and C.cfx_tensor_device(weight) or nil
+  if here ~= nil and there ~= nil and here ~= there then
+    check.fail(class.__layer, "argument 'x' is on %s, the layer on %s: use device(x)", core.find_device(here).name,
+      core.find_device(there).name)
+  end
+  return settle(st, ...)
+end
+
 -- ---- Dense --------------------------------------------------------------------------------------------------
 
 ---@class conflux.Dense: conflux.Module
@@ -47,6 +58,9 @@ end
 ---@field bias? conflux.Tensor    [out]
 ---@field act? string|function
 local Dense = layer "Dense"
+local check_dense = fields.declare(Dense, {
+  weight = fields.tensor, bias = fields.tensor_or_nil, act = fields.activation,
+})
 
 --- act(x W' + bias), over the last dimension: [.., in] becomes [.., out].
 ---@param n_in integer
@@ -64,17 +78,20 @@ function Dense:init(n_in, n_out, act, o)
 end
 
 function Dense:forward(x)
-  if not is_tensor(x) then check.arg("Dense", "x", "a tensor", x) end
-  local act, out = self.act, new()
+  check_dense("forward", self)
+  if not is_tensor(x) then check.wrong("Dense", "x", "a tensor", x) end
+  local weight, bias, act, out = rawget(self, "weight"), rawget(self, "bias"), rawget(self, "act"), new()
   local op = act and fused[act] or -1
-  local st = C.cfx_dense(x, self.weight, self.bias, op, out)
-  if st ~= 0 then settle(st, C.cfx_dense, x, self.weight, self.bias, op, out) end
+  local st = C.cfx_dense(x, weight, bias, op, out)
+  if st ~= 0 then settle_layer(Dense, x, weight, st, C.cfx_dense, x, weight, bias, op, out) end
   if act and op == -1 then return apply(act, out) end
   return out
 end
 
 function Dense:describe()
+  check_dense("describe", self)
   local w = self.weight
+  if w._ndim ~= 2 then return "Dense" end
   return ("Dense(%d, %d%s%s)"):format(tonumber(w._shape[1]), tonumber(w._shape[0]), act_text(self.act),
     self.bias and "" or ", {bias = false}")
 end
@@ -89,17 +106,22 @@ end
 
 ---@class conflux.Chain: conflux.Module
 local Chain = layer "Chain"
+local check_chain = fields.declare(Chain, {}, true)
 
 --- Layers one after the other; functions and names of activations are layers, too.  `chain[i]` is the ith.
 ---@param ... any  layers, functions, or names of activations: "relu"
 function Chain:init(...)
-  local n = select("#", ...)
+  local n, first = select("#", ...), (...)
+  if n == 1 and type(first) == "table" and first[1] ~= nil and not activations.is(first) then
+    check.fail("Chain", "argument '1': expected layers one by one, got a list: Chain(unpack(list))")
+  end
   for i = 1, n do
     self[i] = check_member("Chain", i, (select(i, ...))) or "identity"
   end
 end
 
 function Chain:forward(x)
+  check_chain("forward", self)
   for i = 1, #self do
     local f = self[i]
     if type(f) ~= "string" then x = f(x) elseif f ~= "identity" then x = apply(f, x) end
@@ -113,15 +135,20 @@ local CONNECTIONS = {
   ["*"] = function(a, b) return a * b end,
 }
 
+local function is_connection(f)
+  return type(f) == "function" or type(f) == "string" and CONNECTIONS[f] ~= nil
+end
+
+fields.connection = {is_connection, "'+', '-', '*' or a function"}
+
 local function check_connection(fname, f)
-  if type(f) ~= "function" and not CONNECTIONS[f] then
-    check.arg(fname, "connection", "'+', '-', '*' or a function", check.describe(f))
-  end
+  if not is_connection(f) then check.wrong(fname, "connection", fields.connection[2], f) end
   return f
 end
 
 ---@class conflux.SkipConnection: conflux.Module
 local SkipConnection = layer "SkipConnection"
+local check_skipconnection = fields.declare(SkipConnection, {connection = fields.connection}, true)
 
 --- connection(layer(x), x), as in a residual network.
 ---@param f any                      a layer, a function, or the name of an activation
@@ -137,12 +164,15 @@ local function run(f, x)
 end
 
 function SkipConnection:forward(x)
+  check_skipconnection("forward", self)
+  if #self ~= 1 then check.fail("SkipConnection", "expected one layer in it, got %d", #self) end
   local connect = CONNECTIONS[self.connection] or self.connection
   return connect(run(self[1], x), x)
 end
 
 ---@class conflux.Parallel: conflux.Module
 local Parallel = layer "Parallel"
+local check_parallel = fields.declare(Parallel, {connection = fields.connection}, true)
 
 --- Layers side by side, on one input or each on its own; a name joins the results from the left, a function gets
 -- them all.
@@ -156,7 +186,9 @@ function Parallel:init(connection, ...)
 end
 
 function Parallel:forward(...)
+  check_parallel("forward", self)
   local n, given = #self, select("#", ...)
+  if n == 0 then check.fail("Parallel", "no layers") end
   if given ~= 1 and given ~= n then
     check.fail("Parallel", "expected 1 input, or %d, one for each layer; got %d", n, given)
   end
@@ -177,6 +209,9 @@ end
 ---@field weight? conflux.Tensor
 ---@field bias? conflux.Tensor
 local LayerNorm = layer "LayerNorm"
+local check_layernorm = fields.declare(LayerNorm, {
+  weight = fields.tensor_or_nil, bias = fields.tensor_or_nil, eps = fields.number, shape = fields.sizes_or_nil,
+})
 
 --- Normalises over the last dimensions, those of `shape`, to mean 0 and variance 1, then scales and shifts by a weight
 -- and a bias (Ba et al. 2016).
@@ -199,14 +234,19 @@ end
 local function normalise(x, gamma, beta, eps)
   local out = new()
   local st = C.cfx_layernorm(x, gamma, beta, eps, out)
-  if st ~= 0 then settle(st, C.cfx_layernorm, x, gamma, beta, eps, out) end
+  if st ~= 0 then settle_layer(LayerNorm, x, gamma, st, C.cfx_layernorm, x, gamma, beta, eps, out) end
   return out
 end
 
 function LayerNorm:forward(x)
-  if not is_tensor(x) then check.arg("LayerNorm", "x", "a tensor", x) end
-  if self.weight then return normalise(x, self.weight, self.bias, self.eps) end
-  local sizes, n = self.shape, #self.shape
+  check_layernorm("forward", self)
+  if not is_tensor(x) then check.wrong("LayerNorm", "x", "a tensor", x) end
+  local weight, bias, sizes = rawget(self, "weight"), rawget(self, "bias"), rawget(self, "shape")
+  if (weight == nil) ~= (bias == nil) or weight == nil and sizes == nil then
+    check.fail("LayerNorm", "expected the fields weight and bias, or shape alone")
+  end
+  if weight then return normalise(x, weight, bias, self.eps) end
+  local n = #sizes
   local lead, rows, columns = x._ndim - n, 1, 1
   for d = 1, n do
     if lead < 0 or x._shape[lead + d - 1] ~= sizes[d] then
@@ -220,7 +260,8 @@ function LayerNorm:forward(x)
 end
 
 function LayerNorm:describe()
-  local sizes = self.weight and self.weight.shape or self.shape
+  check_layernorm("describe", self)
+  local sizes = self.weight and self.weight.shape or self.shape or {}
   local text = #sizes == 1 and tostring(sizes[1]) or ("{%s}"):format(table.concat(sizes, ", "))
   return ("LayerNorm(%s%s)"):format(text, self.weight and "" or ", {affine = false}")
 end
@@ -230,6 +271,7 @@ end
 ---@class conflux.Embedding: conflux.Module
 ---@field weight conflux.Tensor [n, size]
 local Embedding = layer "Embedding"
+local check_embedding = fields.declare(Embedding, {weight = fields.tensor})
 
 --- A table of `n` vectors of `size` numbers: ids [..], from 0, become [.., size].  An id out of range is an error,
 -- raised where a value that depends on it is read.
@@ -244,10 +286,21 @@ function Embedding:init(n, size, o)
 end
 
 function Embedding:forward(ids)
-  return self.weight:index(1, ids)
+  check_embedding("forward", self)
+  if not is_tensor(ids) then check.wrong("Embedding", "ids", "an integer tensor", ids) end
+  local weight, out = rawget(self, "weight"), new()
+  if weight._ndim ~= 2 then
+    check.fail("Embedding", "field 'weight': expected [n, size], got %s", check.describe(weight))
+  end
+  core.at_line() -- an id out of range is found in the queue
+  local st = C.cfx_index(weight, 0, ids, out)
+  if st ~= 0 then settle_layer(Embedding, ids, weight, st, C.cfx_index, weight, 0, ids, out) end
+  return out
 end
 
 function Embedding:describe()
+  check_embedding("describe", self)
+  if self.weight._ndim ~= 2 then return "Embedding" end
   return ("Embedding(%d, %d)"):format(tonumber(self.weight._shape[0]), tonumber(self.weight._shape[1]))
 end
 
@@ -255,17 +308,23 @@ end
 ---@field p number
 local Dropout = layer "Dropout"
 
+local function is_probability(p)
+  return type(p) == "number" and p >= 0 and p < 1
+end
+
+fields.probability = {is_probability, "a probability in [0, 1)"}
+local check_dropout = fields.declare(Dropout, {p = fields.probability})
+
 --- In training mode, zeroes with probability `p` and scales the rest by 1 / (1 - p) (Srivastava et al. 2014).
 ---@param p number  in [0, 1)
 function Dropout:init(p)
-  if type(p) ~= "number" or not (p >= 0 and p < 1) then
-    check.arg("Dropout", "p", "a probability in [0, 1)", check.describe(p))
-  end
+  if not is_probability(p) then check.wrong("Dropout", "p", fields.probability[2], p) end
   self.p = p
 end
 
 function Dropout:forward(x)
-  if not is_tensor(x) then check.arg("Dropout", "x", "a tensor", x) end
+  check_dropout("forward", self)
+  if not is_tensor(x) then check.wrong("Dropout", "x", "a tensor", x) end
   if not self.training or self.p == 0 then return x end
   local out = new()
   local st = C.cfx_dropout(x, self.p, core.stream(), out)
@@ -274,15 +333,18 @@ function Dropout:forward(x)
 end
 
 function Dropout:describe()
+  check_dropout("describe", self)
   return ("Dropout(%g)"):format(self.p)
 end
 
 ---@class conflux.Flatten: conflux.Module
 local Flatten = layer "Flatten"
+local check_flatten = fields.declare(Flatten, {})
 
 --- [n, ...] becomes [n, the product of the rest].
 function Flatten:forward(x)
-  if not is_tensor(x) or x._ndim < 1 then check.arg("Flatten", "x", "a tensor of one dimension or more", x) end
+  check_flatten("forward", self)
+  if not is_tensor(x) or x._ndim < 1 then check.wrong("Flatten", "x", "a tensor of one dimension or more", x) end
   local columns = 1
   for d = 1, x._ndim - 1 do columns = columns * tonumber(x._shape[d]) end
   return x:reshape(tonumber(x._shape[0]), columns)

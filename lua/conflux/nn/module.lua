@@ -153,6 +153,7 @@ end
 
 --- What calling a layer runs: a class of `nn.layer` defines its own, with the inputs and results that it wants.
 function Module:forward()
+  if not is_layer(self) then check.wrong("forward", "self", "a layer", self) end
   check.fail(getmetatable(self).__layer, "this layer has no forward: define function %s:forward(x)",
     getmetatable(self).__layer)
 end
