@@ -288,7 +288,14 @@ TEST(files_that_are_cut_or_no_safetensors_are_refused) {
     CHECK_STATUS(cfx_safetensors_open(test_file("given", "\x20\0\0\0\0\0\0\0{}", 10, 0), &f), CFX_EIO);
     CHECK(test_says("truncated: expected a header of 32 bytes, got 2"));
     CHECK_STATUS(cfx_safetensors_open(test_file("given", "PK\3\4 a zip file of weights", 26, 0), &f), CFX_EIO);
+    CHECK(test_says("not a safetensors file but a ZIP archive, such as PyTorch's .pt"));
+    CHECK_STATUS(cfx_safetensors_open(test_file("given", "\x80\2\x8a\nl\xfc\x9c\x46", 8, 0), &f), CFX_EIO);
+    CHECK(test_says("not a safetensors file but a Python pickle"));
+    CHECK_STATUS(cfx_safetensors_open(test_file("given", "any other bytes", 15, 0), &f), CFX_EIO);
     CHECK(test_says("not a safetensors file?"));
+    /* a pickle's first bytes may be the length of a header, too */
+    CHECK_STATUS(cfx_safetensors_open(test_file("given", "\x80\2\0\0\0\0\0\0{}", 10, 0), &f), CFX_EIO);
+    CHECK(test_says("truncated: expected a header of 640 bytes, got 2"));
     CHECK_STATUS(cfx_safetensors_open(NULL, &f), CFX_EARG);
     CHECK_STATUS(cfx_safetensors_open("x", NULL), CFX_EARG);
     cfx_safetensors_close(NULL);

@@ -166,6 +166,11 @@ describe("a message about devices", function()
     says("conflux.rng: argument 'state': expected the shared stream and one for each of 2 devices (see cf.rng), got "
       .. "that of a run on 3", function() cf.rng(state) end)
     assert.same(seeded, cf.rng())
+    local path = os.tmpname()
+    finally(function() os.remove(path) end)
+    cf.save(path, {rng = {seeded[1], seeded[2]}})
+    says(("conflux.load: %s: it does not fit:\n  'rng' is a list of 2 in the file, but a longer one here"):format(path),
+      function() cf.load(path, {into = {rng = cf.rng()}}) end)
     local streams = cf.rng()
     streams[1] = {seed = 3, position = 4}
     assert.same({seed = 3, position = 4}, cf.rng(streams)[1])
