@@ -4,15 +4,16 @@
 --
 --     conflux -joff hostile.lua [SEED [SHARE]]     SHARE of the calls, from 0 to 1, drawn by SEED; default: all
 --
--- Prints what was raised that is no error of Conflux's at this file's line of the call, and at last how many calls
--- there were.  hostile_spec.lua runs it in an empty directory.
+-- Writes to the file "report" what was raised that is no error of Conflux's at this file's line of the call, and at
+-- last how many calls there were.  hostile_spec.lua runs it in an empty directory.
 local ffi = require "ffi"
 local cf  = require "conflux"
 local nn, optim = cf.nn, cf.optim
 
 local seed, share = tonumber(arg and arg[1]) or 0, tonumber(arg and arg[2]) or 1
 math.randomseed(seed)
-io.stdout:setvbuf "line"
+local report = assert(io.open("report", "w")) -- cf.show has the output
+report:setvbuf "line"
 
 local NAN, HUGE = 0 / 0, 1e308
 local cyclic = {}
@@ -94,7 +95,7 @@ local function try(name, f, what, ...)
   if type(message) ~= "string" then message = "(" .. type(message) .. ")" end
   if is_good(message) then return end
   local key = name .. message:gsub("%d+", "")
-  if not seen[key] then print(("%s(%s): %s"):format(name, what, message)) end
+  if not seen[key] then report:write(("%s(%s): %s\n"):format(name, what, message)) end
   seen[key] = true
 end
 
@@ -297,7 +298,7 @@ local function visit(path, t)
       try_all(full, v)
       local make = LAYERS[name]
       if not make then
-        print(full .. ": hostile.lua knows no way to make one")
+        report:write(full, ": hostile.lua knows no way to make one\n")
       else
         try_methods(full, make)
         try_layer(full, make, (INPUTS[name] or batch)())
@@ -322,4 +323,4 @@ end
 -- what cf.op makes is public, too
 local double = {forward = body(function(x) return cf.mul(x, 2) end), backward = function(dy) return dy * 2 end}
 try_all("cf.op's", cf.op("double", double))
-print(("%d calls"):format(calls))
+report:write(("%d calls\n"):format(calls))

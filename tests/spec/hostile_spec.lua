@@ -11,7 +11,7 @@ describe("a public function #program", function()
   it("takes any value in any place, or refuses it at the caller's line", function()
     local drawn = os.getenv "CONFLUX_HOSTILE" or os.time() .. " 0.15"
     local out, err, code = shell(("b=$(realpath %s) s=$(realpath tests/spec/hostile.lua) d=$(mktemp -d) && cd $d && "
-      .. "CONFLUX_MEMORY_LIMIT=64M timeout 900 $b -joff $s %s; code=$?; rm -r $d; (exit $code)")
+      .. "CONFLUX_MEMORY_LIMIT=64M timeout 900 $b -joff $s %s >out; code=$?; cat report; rm -r $d; (exit $code)")
       :format(quote(program.conflux), drawn))
     local again = (" (again by CONFLUX_HOSTILE='%s')"):format(drawn)
     assert(code == 0, "it ended at " .. err:sub(-200) .. again)
