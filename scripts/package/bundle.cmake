@@ -40,7 +40,6 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     target_link_options(c_tests PRIVATE ${wrap_allocations})
     set_target_properties(c_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests
       BUILD_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}") # of the bundle
-    list(APPEND targets c_tests)
   endif()
 
   # DT_RPATH instead of the usual DT_RUNPATH holds for what our libraries need in their turn, too: in a bundle libdnnl
@@ -57,8 +56,12 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   endif()
   foreach(name bundle bundle-tests)
     string(COMPARE EQUAL ${name} bundle-tests tests)
-    if(tests)
-      list(APPEND installed ${targets})
+    if(tests) # with what is copied below
+      foreach(target c_tests needing conflux_floor conflux_cuda_emulated fake_nccl)
+        if(TARGET ${target})
+          list(APPEND installed ${target})
+        endif()
+      endforeach()
     endif()
     add_custom_target(${name} DEPENDS ${installed}
       COMMAND ${CMAKE_COMMAND} -D BUILD=${CMAKE_BINARY_DIR} -D VERSION=${PROJECT_VERSION} -D TESTS=${tests}
@@ -85,9 +88,9 @@ set(stage ${OUTPUT}/${name})
 find_program(OBJDUMP objdump REQUIRED)
 find_program(STRIP strip REQUIRED)
 
-# run(OUT COMMAND...): what a command wrote.
+# run(OUT COMMAND...): what a command wrote.  It runs in the root of the sources, where tests find their modules.
 function(run out)
-  execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${source} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
   set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 

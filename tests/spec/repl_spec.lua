@@ -208,7 +208,7 @@ cf.ones(3, 2)[cf.tensor({7}, {dtype = "int64"})]
     out, err = pipe("t = {} for i = 1, 1e9 do t[i] = ('x'):rep(2^20) .. i end\nt = nil\nprint 'on'",
       "ulimit -v 3000000;")
     assert.equal("on\n", out)
-    assert.equal("not enough memory\n", err)
+    assert.matches("^not enough memory\n", err) -- there may be no room for a thread, either, which is said behind it
   end)
 
   it("passes os.exit through", function()

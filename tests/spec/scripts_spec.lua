@@ -75,3 +75,27 @@ describe("scripts/fashion.lua #program", function()
     assert.matches("epoch 1/1  loss %d%.%d%d%d%d  test_accuracy %d%.%d%d%d%d ", text)
   end)
 end)
+
+describe("scripts/quickstart", function()
+  local path, build = "scripts/quickstart", program.conflux:gsub("/?bin/conflux$", "")
+
+  it("builds the program that it runs, and no test, stand-in or benchmark", function()
+    if not program.exists(path) then return pending "there are no sources here" end
+    if not program.exists(build .. "/build.ninja") then return pending "this is no build directory of Ninja's" end
+    local root, builds = program.shell "pwd":gsub("\n", "/"), 0
+    for arguments in program.slurp(path):gmatch "\ncmake %-%-build ([^\n]*)" do
+      builds = builds + 1
+      local targets = arguments:match "%-%-target (.*)$" or "all"
+      local files, err, code = program.shell(("ninja -C %s -t inputs %s"):format(program.quote(build), targets))
+      assert.equal(0, code, err)
+      assert.is_truthy(files:find("core/host/main.c", 1, true))
+      for file in files:gmatch "[^\n]+" do
+        file = file:sub(1, #root) == root and file:sub(#root + 1) or file
+        for _, part in ipairs {"tests/", "emulated", "fake", "bench", "_test", "embed_"} do
+          assert.is_nil(file:find(part, 1, true), file)
+        end
+      end
+    end
+    assert.equal(1, builds)
+  end)
+end)
