@@ -37,7 +37,7 @@ extern "C" {
 
 /* cdef: begin */
 
-enum { CFX_MAX_DIMS = 8 };
+enum { CFX_MAX_DIMS = 8, CFX_MAX_THREADS = 4096 };
 
 /* What a call returns.  CFX_CUSTOM is no failure but the tape's request to run one backward function of the
  * host's own. */
@@ -138,9 +138,9 @@ CFX_API cfx_status cfx_backend_device(int32_t i, int32_t device, char *text, siz
 /* ---- contexts and devices -------------------------------------------------------------------------- */
 
 typedef struct cfx_context_options {
-    size_t size;         /* sizeof(cfx_context_options) */
+    size_t size;         /* sizeof(cfx_context_options), here and in other options: fields behind it count as 0 */
     const char *devices; /* a spec such as "cpu*2"; NULL: every visible GPU, or where there is none the CPU */
-    int32_t threads;     /* CPU threads to share among CPU devices; 0: the cores this process may use */
+    int32_t threads;     /* CPU threads to share among CPU devices, 1 to CFX_MAX_THREADS; 0: the cores it may use */
     uint64_t seed;
     size_t memory_limit; /* bytes a device's pool may hold; 0: what the machine has */
 } cfx_context_options;
@@ -568,6 +568,11 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
 
 /* ---- engines: Conflux and Lua inside another program (libconflux_host) ------------------------------- */
 
+/* The least stack, in bytes, that a thread has left where it calls a function of an engine's: Functions that call each
+ * other too deep take two thirds of it, LuaJIT's parser 130 KiB for the deepest text that it accepts.  With less, calls fail with CFX_ESTATE.  Not known on stacks of a program's own making
+ * (fibers), which have as much. */
+enum { CFX_STACK_BYTES = 512 * 1024 };
+
 /* A Lua state with Conflux in it, and its context.  Several live side by side, each used by one thread at a time: a
  * call while another one is under way fails with CFX_ESTATE and changes nothing.  Devices, threads, seed and limits are
  * those of its options, whatever the environment says; an engine installs no signal handlers and prints nothing but what
@@ -607,7 +612,7 @@ CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine 
 /* Frees the engine with all that it made.  Tensors that the caller still holds become void, but are to be released all
  * the same.  CFX_ESTATE, and nothing is freed, while a call is under way.  NULL: does nothing. */
 CFX_API cfx_status cfx_engine_free(cfx_engine *engine);
-/* Its context: to make tensors for the engine's functions.  Not while a call is under way, but for functions that the
+/* Its context (NULL: none): to make tensors for the engine's functions.  Not while a call is under way, but for functions that the
  * script calls.  It ends with the engine. */
 CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine);
 /* What went wrong in the last call that failed, with Lua's traceback, as long as it is; cfx_error() has as much as fits

@@ -13,6 +13,7 @@
  * The thread reads the columns as it likes, so that writing to them in place is refused while the loader lives.  A
  * loader ends with its context: what is called on it later fails.  In a child of fork there is no thread to end.
  */
+#include "base/options.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -189,10 +190,13 @@ static cfx_status check_alive(cfx_loader *l) {
 
 /* ---- making one ------------------------------------------------------------------------------------ */
 
-static cfx_status check_options(const cfx_loader_options *o, int32_t n, const cfx_tensor *const *columns,
-                                cfx_device *const *devices, cfx_loader *const *out) {
-    if (!o || !columns || !devices || !out) return cf_fail(CFX_EARG, "options, columns, devices or out is NULL");
-    if (o->size < sizeof *o) return cf_fail(CFX_EARG, "options.size is %zu, expected %zu", o->size, sizeof *o);
+static cfx_status read_options(const cfx_loader_options *given, int32_t n, const cfx_tensor *const *columns,
+                               cfx_device *const *devices, cfx_loader *const *out, cfx_loader_options *o) {
+    static const cf_field last[] = {CF_FIELD(cfx_loader_options, devices), CF_FIELD(cfx_loader_options, shuffle),
+                                    CF_FIELD(cfx_loader_options, last), CF_FIELD(cfx_loader_options, prefetch),
+                                    CF_FIELD(cfx_loader_options, seed)};
+    if (!given || !columns || !devices || !out) return cf_fail(CFX_EARG, "options, columns, devices or out is NULL");
+    CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
     if (n < 1) return cf_fail(CFX_EARG, "%" PRId32 " columns; expected at least 1", n);
     if (o->batch < 1) return cf_fail(CFX_EARG, "batch is %" PRId64 "; expected at least 1", o->batch);
     if (o->devices < 1) return cf_fail(CFX_EARG, "devices is %" PRId32 "; expected at least 1", o->devices);
@@ -279,13 +283,14 @@ static cfx_status build(cfx_loader *l, const cfx_tensor *const *columns, cfx_dev
     return start_thread(l);
 }
 
-CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
+CFX_API cfx_status cfx_loader_new(const cfx_loader_options *given, int32_t n, const cfx_tensor *const *columns,
                                   cfx_device *const *devices, cfx_loader **out) {
-    cfx_status status = check_options(options, n, columns, devices, out);
+    cfx_loader_options options;
+    cfx_status status = read_options(given, n, columns, devices, out, &options);
     cfx_loader *l = NULL;
     if (status == CFX_OK) status = cf_alloc_zero(1, sizeof *l, (void **)&l);
     if (status != CFX_OK) return cf_fail_in(status, "loader_new");
-    l->options = *options;
+    l->options = options;
     l->n = n;
     status = build(l, columns, devices);
     if (status == CFX_OK) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "base/options.h"
 #include "base/status.h"
 
 /* ---- devices ---------------------------------------------------------------------------------------- */
@@ -186,27 +187,38 @@ struct cf_name {
     char text[];
 };
 
-CFX_API cfx_status cfx_context_new(const cfx_context_options *options, cfx_context **out) {
+static cfx_status read_options(const cfx_context_options *given, cfx_context_options *out) {
+    static const cf_field last[] = {CF_FIELD(cfx_context_options, size), CF_FIELD(cfx_context_options, devices),
+                                    CF_FIELD(cfx_context_options, threads), CF_FIELD(cfx_context_options, seed),
+                                    CF_FIELD(cfx_context_options, memory_limit)};
+    *out = (cfx_context_options){.size = sizeof *out};
+    if (given) CF_TRY(cf_options_read("context: options", given, last, sizeof last / sizeof *last, out, sizeof *out));
+    if (out->threads < 0 || out->threads > CFX_MAX_THREADS)
+        return cf_fail(CFX_EARG, "context: threads: expected 1 to %d, or 0 for the cores of this process, got %d",
+                       CFX_MAX_THREADS, (int)out->threads);
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_context_new(const cfx_context_options *given, cfx_context **out) {
     void *memory;
-    if (options && options->size != sizeof *options)
-        return cf_fail(CFX_EARG, "context: options of %zu bytes, expected %zu", options->size, sizeof *options);
+    cfx_context_options options;
+    CF_TRY(read_options(given, &options));
     CF_TRY(cf_alloc_zero(1, sizeof(cfx_context), &memory));
     cfx_context *context = memory;
-    context->threads = options && options->threads > 0 ? options->threads : cf_cores_usable();
-    context->memory_limit = options ? options->memory_limit : 0;
+    context->threads = options.threads > 0 ? options.threads : cf_cores_usable();
+    context->memory_limit = options.memory_limit;
     context->debt_threshold = 8 << 20;
     context->source = "";
     context->log = cf_log_of_thread();
-    cfx_seed(context, options ? options->seed : 0);
+    cfx_seed(context, options.seed);
     cfx_device *cpu;
     cfx_status status =
         pthread_mutex_init(&context->lock, NULL) == 0 ? CFX_OK : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
     if (status == CFX_OK) status = cf_fork_watch(context);
     if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
     char spec[CF_DEFAULT_SPEC_BYTES];
-    const bool names_some = options && options->devices;
-    if (!names_some) cf_default_spec(spec);
-    if (status == CFX_OK) status = cfx_devices_set(context, names_some ? options->devices : spec);
+    if (!options.devices) cf_default_spec(spec);
+    if (status == CFX_OK) status = cfx_devices_set(context, options.devices ? options.devices : spec);
     if (status != CFX_OK) {
         cfx_context_free(context);
         return status;

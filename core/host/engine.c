@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
+
 /* ---- messages --------------------------------------------------------------------------------------- */
 
 enum { MESSAGE_BYTES = 1024 };
@@ -21,6 +23,11 @@ cfx_status cf_engine_fail(cfx_status status, const char *format, ...) {
     va_end(args);
     cfx_error_set(text);
     return status;
+}
+
+cfx_status cf_engine_needs(const void *given, const char *function, const char *argument, const char *what) {
+    if (given) return CFX_OK;
+    return cf_engine_fail(CFX_EARG, "%s: argument '%s': expected %s, got NULL", function, argument, what);
 }
 
 /* What LuaJIT says when memory is out, and whatever passed it on, such as a coroutine, says too. */
@@ -52,12 +59,20 @@ static cfx_status keep(cf_task *task, int lua_status, const char *message) {
     return status;
 }
 
-CFX_API const char *cfx_engine_error(const cfx_engine *engine) { return engine->error ? engine->error : ""; }
+CFX_API const char *cfx_engine_error(const cfx_engine *engine) { return engine && engine->error ? engine->error : ""; }
 
 /* ---- tasks ------------------------------------------------------------------------------------------ */
 
+static cfx_status check_stack(void) {
+    const size_t left = cf_host_stack_left();
+    if (left >= CFX_STACK_BYTES) return CFX_OK;
+    return cf_engine_fail(CFX_ESTATE, "this thread has %zu bytes of stack left; engines need %d", left,
+                          (int)CFX_STACK_BYTES);
+}
+
 static cfx_status take(cfx_engine *engine) {
     int32_t free = 0;
+    CF_TRY(check_stack());
     if (atomic_compare_exchange_strong(&engine->busy, &free, 1)) return CFX_OK;
     return cf_engine_fail(CFX_ESTATE,
                           "the engine is in use: by another thread, or by a script that called this function");
@@ -137,25 +152,30 @@ static int run_script(lua_State *L) {
 }
 
 CFX_API cfx_status cfx_engine_run_file(cfx_engine *engine, const char *path) {
-    if (!path) return cf_engine_fail(CFX_EARG, "run_file: argument 'path': expected a string, got NULL");
+    CF_TRY(cf_engine_needs(engine, "run_file", "engine", "one"));
+    CF_TRY(cf_engine_needs(path, "run_file", "path", "a string"));
     script s = {.task = {engine, run_script, CFX_OK}, .path = path};
     return cf_task_run(&s.task);
 }
 
 CFX_API cfx_status cfx_engine_run_string(cfx_engine *engine, const char *text) {
-    if (!text) return cf_engine_fail(CFX_EARG, "run_string: argument 'text': expected a string, got NULL");
+    CF_TRY(cf_engine_needs(engine, "run_string", "engine", "one"));
+    CF_TRY(cf_engine_needs(text, "run_string", "text", "a string"));
     script s = {.task = {engine, run_script, CFX_OK}, .text = text, .bytes = strlen(text)};
     return cf_task_run(&s.task);
 }
 
 CFX_API cfx_status cfx_engine_run_buffer(cfx_engine *engine, const void *text, size_t bytes, const char *name) {
-    if (!text && bytes > 0) return cf_engine_fail(CFX_EARG, "run_buffer: argument 'text': expected bytes, got NULL");
-    if (!name) return cf_engine_fail(CFX_EARG, "run_buffer: argument 'name': expected a string, got NULL");
+    CF_TRY(cf_engine_needs(engine, "run_buffer", "engine", "one"));
+    if (bytes > 0) CF_TRY(cf_engine_needs(text, "run_buffer", "text", "bytes"));
+    CF_TRY(cf_engine_needs(name, "run_buffer", "name", "a string"));
     script s = {.task = {engine, run_script, CFX_OK}, .text = text ? text : "", .bytes = bytes, .name = name};
     return cf_task_run(&s.task);
 }
 
-CFX_API void cfx_engine_interrupt(cfx_engine *engine) { cf_host_stop(&engine->host); }
+CFX_API void cfx_engine_interrupt(cfx_engine *engine) {
+    if (engine) cf_host_stop(&engine->host);
+}
 
 /* ---- engines ---------------------------------------------------------------------------------------- */
 
@@ -229,11 +249,17 @@ static void finish(cfx_engine *engine) {
 }
 
 CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine **out) {
+    static const cf_field last[] = {
+        CF_FIELD(cfx_engine_options, size),         CF_FIELD(cfx_engine_options, devices),
+        CF_FIELD(cfx_engine_options, threads),      CF_FIELD(cfx_engine_options, seed),
+        CF_FIELD(cfx_engine_options, memory_limit), CF_FIELD(cfx_engine_options, lua_memory_limit),
+        CF_FIELD(cfx_engine_options, lua_path),     CF_FIELD(cfx_engine_options, log),
+        CF_FIELD(cfx_engine_options, progress),     CF_FIELD(cfx_engine_options, progress_data)};
     cfx_engine_options all = {.size = sizeof all};
-    if (options && (options->size < sizeof options->size || options->size > sizeof all))
-        return cf_engine_fail(CFX_EARG, "engine: options of %zu bytes, expected at most %zu", options->size,
-                              sizeof all);
-    if (options) memcpy(&all, options, options->size);
+    CF_TRY(cf_engine_needs(out, "engine_new", "out", "a place for it"));
+    if (options)
+        CF_TRY(cf_options_read("engine: options", options, last, sizeof last / sizeof *last, &all, sizeof all));
+    CF_TRY(check_stack());
     cfx_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return cf_engine_fail(CFX_EMEMORY, "out of host memory: an engine");
     engine->log = all.log;
@@ -256,4 +282,4 @@ CFX_API cfx_status cfx_engine_free(cfx_engine *engine) {
     return status;
 }
 
-CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine) { return engine->context; }
+CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine) { return engine ? engine->context : NULL; }

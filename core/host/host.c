@@ -73,6 +73,15 @@ static bool is_full_after_all(cf_host *host, lua_State *L) {
     return host->used > host->limit - room;
 }
 
+/* Whether the C stack goes below its floor, or is `margin` bytes from it. */
+static bool is_deep(const cf_host *host, size_t margin) {
+    return host->floor && (const char *)__builtin_frame_address(0) < host->floor + margin;
+}
+
+/* What allocates may lie so much deeper than the instruction behind it.  One that lies higher comes after the overflow:
+ * text was parsed, or the error is caught, whose making took memory as well. */
+enum { MARGIN = 16 << 10 };
+
 /* The hook that an interrupt, a full memory or a deep C stack arms: it raises the error, at the next instruction of the
  * script's, but not inside the library, whose steps belong together (a tape that is begun is ended).
  *
@@ -86,6 +95,7 @@ static void stop(lua_State *L, lua_Debug *at) {
     const bool failed = has_failed(L);
     (void)at;
     if (host->pending & FULL && !is_full_after_all(host, L)) atomic_fetch_and(&host->pending, ~FULL);
+    if (host->pending & TOO_DEEP && !is_deep(host, MARGIN)) atomic_fetch_and(&host->pending, ~TOO_DEEP);
     if (host->pending && !failed && is_in_library(L)) return;
     const int32_t stays = host->engine ? INTERRUPTED : 0, pending = atomic_fetch_and(&host->pending, stays);
     if (!(pending & stays)) lua_sethook(L, NULL, 0, 0);
@@ -126,6 +136,12 @@ void cf_host_check(lua_State *L) {
  * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
  * (string.gsub, within a stack of Lua's that an earlier call has left large, asks for none.) */
 static const char *find_floor(void) {
+    const size_t left = cf_host_stack_left(), third = left / 3, most = 2 << 20;
+    const char *here = __builtin_frame_address(0);
+    return left == SIZE_MAX ? NULL : here - (third < most ? third : most);
+}
+
+size_t cf_host_stack_left(void) {
     static _Thread_local char *bottom;
     static _Thread_local size_t size;
     const char *here = __builtin_frame_address(0);
@@ -136,8 +152,7 @@ static const char *find_floor(void) {
         pthread_attr_destroy(&attributes);
     }
     const bool is_inside = bottom && here > bottom && (size_t)(here - bottom) < size; /* and on no stack of a fiber's */
-    const ptrdiff_t third = (here - bottom) / 3, most = 2 << 20;
-    return is_inside ? here - (third < most ? third : most) : NULL;
+    return is_inside ? (size_t)(here - bottom) : SIZE_MAX;
 }
 
 /* An allocation that fails is an error at once in LuaJIT, without a collection before, and a crash in some versions if
@@ -160,7 +175,7 @@ static void *allocate(void *data, void *block, size_t old, size_t new) {
     if (atomic_load_explicit(&host->look, memory_order_relaxed) && atomic_exchange(&host->look, 0))
         arm(host, INTERRUPTED);
     if (new > old) {
-        if ((const char *)__builtin_frame_address(0) < host->floor && !(host->pending & TOO_DEEP)) arm(host, TOO_DEEP);
+        if (is_deep(host, 0) && !(host->pending & TOO_DEEP)) arm(host, TOO_DEEP);
         if (host->limit && !make_room(host, new - old)) return NULL;
     }
     void *made = host->allocate(host->allocator, block, old, new);

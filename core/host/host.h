@@ -66,6 +66,8 @@ int cf_host_protect(cf_host *host, lua_CFunction f, void *data, const char **mes
  * how to print themselves. */
 int cf_host_traceback(lua_State *L);
 
+/* Bytes that this thread's stack has left; SIZE_MAX on a stack of which that is not known. */
+size_t cf_host_stack_left(void);
 /* Around a call that can be interrupted. */
 void cf_host_enter(cf_host *host);
 void cf_host_leave(cf_host *host);

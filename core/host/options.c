@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "conflux.h"
+
 const char cf_usage[] = "usage: conflux [options]... [script [args]...]\n"
                         "  -e chunk         Execute string 'chunk'.\n"
                         "  -l name          Require library 'name'.\n"
@@ -91,7 +93,7 @@ static cf_option check(cf_option id, const char *value) {
     if (id == CF_OPTION_BYTECODE) {
         return refuse("%s: conflux writes no bytecode; it runs what `luajit -b` has written", "-b");
     }
-    if (id == CF_OPTION_THREADS && !is_number(value, 1, 4096)) {
+    if (id == CF_OPTION_THREADS && !is_number(value, 1, CFX_MAX_THREADS)) {
         return refuse("--threads: expected a number from 1 to 4096, got '%s'", value);
     }
     if (id == CF_OPTION_SEED && !is_number(value, 0, UINT64_MAX)) {

@@ -13,7 +13,9 @@
 /* ---- what values own -------------------------------------------------------------------------------- */
 
 CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value *out) {
-    char *copy = malloc(length + 1);
+    if (length > 0) CF_TRY(cf_engine_needs(bytes, "value_string", "bytes", "a string"));
+    CF_TRY(cf_engine_needs(out, "value_string", "out", "a place for it"));
+    char *copy = length < SIZE_MAX ? malloc(length + 1) : NULL;
     if (!copy) return cf_engine_fail(CFX_EMEMORY, "out of host memory: %zu bytes", length);
     if (length > 0) memcpy(copy, bytes, length);
     copy[length] = 0;
@@ -25,7 +27,7 @@ CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value 
 }
 
 CFX_API void cfx_value_release(int32_t n, cfx_value *values) {
-    for (int32_t i = 0; i < n; i++) {
+    for (int32_t i = 0; values && i < n; i++) {
         if (values[i].kind == CFX_STRING) free((char *)values[i].as.string.bytes);
         if (values[i].kind == CFX_TENSOR) cfx_release(&values[i].as.tensor);
         memset(&values[i], 0, sizeof values[i]);
@@ -87,7 +89,11 @@ static cfx_status push(lua_State *L, const cfx_engine *engine, const cfx_value *
     case CFX_NIL: lua_pushnil(L); return CFX_OK;
     case CFX_BOOLEAN: lua_pushboolean(L, value->as.boolean); return CFX_OK;
     case CFX_NUMBER: lua_pushnumber(L, value->as.number); return CFX_OK;
-    case CFX_STRING: lua_pushlstring(L, value->as.string.bytes, value->as.string.length); return CFX_OK;
+    case CFX_STRING:
+        if (!value->as.string.bytes && value->as.string.length > 0)
+            return cf_engine_fail(CFX_EARG, "a string of %zu bytes at NULL", value->as.string.length);
+        lua_pushlstring(L, value->as.string.bytes, value->as.string.length);
+        return CFX_OK;
     case CFX_TENSOR: return push_tensor(L, engine, &value->as.tensor);
     default: return cf_engine_fail(CFX_EARG, "expected a cfx_kind, got %d", (int)value->kind);
     }
@@ -207,6 +213,7 @@ static int run_call(lua_State *L) {
 CFX_API cfx_status cfx_engine_call(cfx_engine *engine, const char *name, int32_t nargs, const cfx_value *args,
                                    int32_t nresults, cfx_value *results) {
     enum { MOST = 1 << 20 };
+    CF_TRY(cf_engine_needs(engine, "call", "engine", "one"));
     if (nargs < 0 || nargs > MOST || (nargs > 0 && !args) || nresults < 0 || nresults > MOST ||
         (nresults > 0 && !results))
         return cf_engine_fail(CFX_EARG, "call: %d arguments at %p and %d results at %p", (int)nargs, (const void *)args,
@@ -299,7 +306,8 @@ static int run_register(lua_State *L) {
 }
 
 CFX_API cfx_status cfx_engine_register(cfx_engine *engine, const char *name, cfx_function run, void *data) {
-    if (!run) return cf_engine_fail(CFX_EARG, "register: argument 'function': expected one, got NULL");
+    CF_TRY(cf_engine_needs(engine, "register", "engine", "one"));
     registration r = {{engine, run_register, CFX_OK}, name, {engine, run, data}};
+    if (!run) return cf_engine_fail(CFX_EARG, "register: argument 'function': expected one, got NULL");
     return cf_task_run(&r.task);
 }

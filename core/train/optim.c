@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "device/rules.h"
 #include "tensor/stretch.h"
 
@@ -303,13 +304,23 @@ static cfx_status run_update(const update *u) {
     return status;
 }
 
-CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t n, cfx_tensor *const *params,
+/* Limits may be missing, for they have a default. */
+static cfx_status read_rule(const cfx_rule *given, cfx_rule *out, int32_t *kind) {
+    static const cf_field last[] = {CF_FIELD(cfx_rule, eps), CF_FIELD(cfx_rule, clip_norm),
+                                    CF_FIELD(cfx_rule, clip_value)};
+    if (!given) return cf_fail(CFX_EARG, "update: argument 'rule': expected one, got NULL");
+    CF_TRY(cf_options_read("update: rule", given, last, sizeof last / sizeof *last, out, sizeof *out));
+    *kind = out->name ? rule_find(out->name) : -1;
+    if (*kind < 0) return cf_fail(CFX_EARG, "update: there is no rule '%s'", out->name ? out->name : "NULL");
+    return CFX_OK;
+}
+
+CFX_API cfx_status cfx_optim_update(const cfx_rule *given, int64_t step, int32_t n, cfx_tensor *const *params,
                                     const cfx_tensor *const *grads, cfx_tensor *const *states, const double *scale,
                                     const double *decay, const int64_t *missed) {
-    if (rule->size != sizeof *rule)
-        return cf_fail(CFX_EARG, "update: a rule of %zu bytes, expected %zu", rule->size, sizeof *rule);
-    const int32_t kind = rule_find(rule->name);
-    if (kind < 0) return cf_fail(CFX_EARG, "update: there is no rule '%s'", rule->name);
+    cfx_rule rule;
+    int32_t kind;
+    CF_TRY(read_rule(given, &rule, &kind));
     if (step < 1) return cf_fail(CFX_EARG, "update: argument 'step': expected 1 or more, got %lld", (long long)step);
     for (int32_t k = 0; missed && k < n; k++)
         if (missed[k] < 0 || missed[k] >= step)
@@ -321,7 +332,7 @@ CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t 
     CF_TRY(cf_alloc((size_t)n * (size_t)nlists * sizeof(void *), &memory));
     update u = {.kind = kind,
                 .n = n,
-                .rule = rule,
+                .rule = &rule,
                 .step = step,
                 .lists = memory,
                 .scale = scale,

@@ -160,14 +160,16 @@ local debt = ffi.new "int32_t[1]"
 local LEAST = 8 * 2 ^ 20 -- bytes of debt, however quick collections are: what the caches still hold
 local threshold = LEAST
 
--- Reads a decimal number of up to 64 bits.
-local function uint64(text, name)
+local MOST = 0xffffffffffffffffULL
+
+-- Reads a decimal number of up to 64 bits; nil if it is none.
+local function uint64(text)
   local value = 0ULL
-  if not text:find "^%d+$" then
-    error(("conflux: %s: expected a number from 0 to 2^64 - 1, got '%s'"):format(name, text), 0)
-  end
+  if not text:find "^%d+$" then return end
   for digit in text:gmatch "%d" do
-    value = value * 10 + tonumber(digit)
+    local d = tonumber(digit)
+    if value > (MOST - d) / 10 then return end
+    value = value * 10 + d
   end
   return value
 end
@@ -231,13 +233,16 @@ local function make_context()
   options.size = ffi.sizeof(options)
   if spec and spec ~= "" then options.devices = spec end
   if threads and threads ~= "" then
-    local n = tonumber(threads)
-    if not n or n % 1 ~= 0 or n < 1 or n > 4096 then
+    local n = threads:find "^%d+$" and tonumber(threads)
+    if not n or n < 1 or n > C.CFX_MAX_THREADS then
       error(("conflux: CONFLUX_NUM_THREADS: expected a number from 1 to 4096, got '%s'"):format(threads), 0)
     end
     options.threads = n
   end
-  if seed and seed ~= "" then options.seed = uint64(seed, "CONFLUX_SEED") end
+  if seed and seed ~= "" then
+    options.seed = uint64(seed)
+      or error(("conflux: CONFLUX_SEED: expected a number from 0 to 2^64 - 1, got '%s'"):format(seed), 0)
+  end
   if limit and limit ~= "" then options.memory_limit = bytes(limit, "CONFLUX_MEMORY_LIMIT") end
   local out = ffi.new "cfx_context *[1]"
   if C.cfx_context_new(options, out) ~= 0 then raise(failure()) end

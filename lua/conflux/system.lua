@@ -55,10 +55,8 @@ end
 local function unpack(fname, name, value)
   if type(value) == "number" then return ffi.cast("uint64_t", check.integer(fname, name, value, 0, 2 ^ 53)) end
   if type(value) == "cdata" and ffi.istype("uint64_t", value) then return value end
-  if type(value) ~= "string" or not value:find "^%d+$" then
-    check.arg(fname, name, "an integer from 0 to 2^53, or its digits", check.describe(value))
-  end
-  return core.uint64(value, name)
+  return type(value) == "string" and core.uint64(value)
+    or check.wrong(fname, name, "an integer from 0 to 2^53, or the digits of one below 2^64", value)
 end
 
 --- Starts all random streams anew.

@@ -1,6 +1,9 @@
 /* What engines promise, and what they refuse. */
 #include "test.h"
 
+#include <stddef.h>
+#include <sys/mman.h>
+
 #include "engines.h"
 
 static cfx_value number(double n) { return (cfx_value){.kind = CFX_NUMBER, .as = {.number = n}}; }
@@ -94,6 +97,139 @@ TEST(options_that_cannot_be_are_refused) {
     CHECK_EQ(cfx_device_count(cfx_engine_context(engine)), 2);
     free_engine(engine);
     CHECK_STATUS(cfx_engine_new(NULL, &engine), CFX_OK);
+    free_engine(engine);
+}
+
+/* Any size, of a struct that ends where memory does: what lies behind it cannot be read.  `ends` are the sizes that will
+ * do, the last of them the struct's own. */
+static void check_sizes(const void *options, const size_t *ends, int n, cfx_status (*make)(const void *options)) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), most = ends[n - 1];
+    char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!CHECK(pages != MAP_FAILED && mprotect(pages + page, page, PROT_NONE) == 0)) return;
+    for (size_t size = 0; size <= most + 16; size++) {
+        const size_t kept = size < sizeof size ? sizeof size : size;
+        char *given = pages + page - kept;
+        memset(given, 0, kept);
+        memcpy(given, options, kept < most ? kept : most);
+        memcpy(given, &size, sizeof size);
+        int fits = 0;
+        for (int i = 0; i < n; i++) fits = fits || ends[i] == size;
+        if (!CHECK_STATUS(make(given), fits ? CFX_OK : CFX_EARG)) printf("# of %zu bytes\n", size);
+        if (!fits) CHECK(has(cfx_error(), ": size: expected "));
+    }
+    munmap(pages, 2 * page);
+}
+#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
+static cfx_status make_engine(const void *options) {
+    cfx_engine *engine = NULL;
+    const cfx_status status = cfx_engine_new(options, &engine);
+    CHECK_STATUS(cfx_engine_free(engine), CFX_OK);
+    return status;
+}
+static cfx_status make_context(const void *options) {
+    cfx_context *made = NULL;
+    const cfx_status status = cfx_context_new(options, &made);
+    cfx_context_free(made);
+    return status;
+}
+
+static cfx_context *context;
+static cfx_tensor rows, gradient, moment;
+
+static cfx_status make_loader(const void *options) {
+    cfx_device *device = cfx_device_at(context, 0);
+    const cfx_tensor *columns[] = {&rows};
+    cfx_loader *loader = NULL;
+    const cfx_status status = cfx_loader_new(options, 1, columns, &device, &loader);
+    cfx_loader_free(&loader);
+    return status;
+}
+static cfx_status update(const void *rule) {
+    cfx_tensor *params[] = {&rows}, *moments[] = {&moment};
+    const cfx_tensor *gradients[] = {&gradient};
+    return cfx_optim_update(rule, 1, 1, params, gradients, moments, NULL, NULL, NULL);
+}
+
+TEST(options_end_where_a_field_does) {
+    const int64_t n = 4;
+    const cfx_engine_options engine = {.size = sizeof engine, .devices = "cpu", .threads = 1, .lua_path = "/x/?.lua"};
+    const size_t engines[] = {END_OF(cfx_engine_options, size),
+                              END_OF(cfx_engine_options, devices),
+                              END_OF(cfx_engine_options, threads),
+                              offsetof(cfx_engine_options, seed),
+                              END_OF(cfx_engine_options, seed),
+                              END_OF(cfx_engine_options, memory_limit),
+                              END_OF(cfx_engine_options, lua_memory_limit),
+                              END_OF(cfx_engine_options, lua_path),
+                              END_OF(cfx_engine_options, log),
+                              END_OF(cfx_engine_options, progress),
+                              sizeof engine};
+    check_sizes(&engine, engines, sizeof engines / sizeof *engines, make_engine);
+    const cfx_context_options options = {.size = sizeof options, .devices = "cpu", .threads = 1};
+    const size_t contexts[] = {END_OF(cfx_context_options, size),    END_OF(cfx_context_options, devices),
+                               END_OF(cfx_context_options, threads), offsetof(cfx_context_options, seed),
+                               END_OF(cfx_context_options, seed),    sizeof options};
+    check_sizes(&options, contexts, sizeof contexts / sizeof *contexts, make_context);
+
+    CHECK_STATUS(cfx_context_new(&options, &context), CFX_OK);
+    cfx_tensor *const all[] = {&rows, &gradient, &moment};
+    for (int i = 0; i < 3; i++)
+        CHECK_STATUS(cfx_full(cfx_device_at(context, 0), CFX_FLOAT32, 1, &n, 1, all[i]), CFX_OK);
+    const cfx_loader_options loader = {.size = sizeof loader, .batch = 1, .devices = 1};
+    const size_t loaders[] = {END_OF(cfx_loader_options, devices), END_OF(cfx_loader_options, shuffle),
+                              END_OF(cfx_loader_options, last), END_OF(cfx_loader_options, prefetch), sizeof loader};
+    check_sizes(&loader, loaders, sizeof loaders / sizeof *loaders, make_loader);
+    const cfx_rule rule = {.size = sizeof rule, .name = "momentum", .rate = 0.1, .eps = 1};
+    const size_t rules[] = {END_OF(cfx_rule, eps), END_OF(cfx_rule, clip_norm), sizeof rule};
+    check_sizes(&rule, rules, sizeof rules / sizeof *rules, update);
+    for (int i = 0; i < 3; i++) cfx_release(all[i]);
+    cfx_context_free(context);
+}
+
+TEST(threads_are_as_many_as_lua_takes) {
+    static const int32_t wrong[] = {-1, INT32_MIN, CFX_MAX_THREADS + 1, 100000, INT32_MAX};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cfx_engine *engine = NULL;
+        cfx_context *none = NULL;
+        const cfx_engine_options options = {.size = sizeof options, .devices = "cpu", .threads = wrong[i]};
+        CHECK_STATUS(cfx_engine_new(&options, &engine), CFX_EARG);
+        CHECK(!engine &&
+              has(cfx_error(), "context: threads: expected 1 to 4096, or 0 for the cores of this process, got"));
+        const cfx_context_options given = {.size = sizeof given, .devices = "cpu", .threads = wrong[i]};
+        CHECK_STATUS(cfx_context_new(&given, &none), CFX_EARG);
+        CHECK(!none);
+    }
+}
+
+TEST(no_function_of_an_engine_takes_null) {
+    cfx_engine *engine = new_engine();
+    cfx_value value = {0};
+    cfx_engine_interrupt(NULL);
+    cfx_value_release(3, NULL);
+    CHECK(cfx_engine_context(NULL) == NULL);
+    CHECK_STR(cfx_engine_error(NULL), "");
+    CHECK_STATUS(cfx_engine_free(NULL), CFX_OK);
+#define REFUSED(call, message) CHECK_STATUS(call, CFX_EARG), CHECK(has(cfx_error(), message))
+    REFUSED(cfx_engine_new(NULL, NULL), "engine_new: argument 'out': expected a place for it, got NULL");
+    REFUSED(cfx_engine_run_file(NULL, "x"), "run_file: argument 'engine': expected one, got NULL");
+    REFUSED(cfx_engine_run_file(engine, NULL), "run_file: argument 'path': expected a string, got NULL");
+    REFUSED(cfx_engine_run_string(NULL, "x = 1"), "run_string: argument 'engine': expected one, got NULL");
+    REFUSED(cfx_engine_run_string(engine, NULL), "run_string: argument 'text': expected a string, got NULL");
+    REFUSED(cfx_engine_run_buffer(NULL, "", 0, "t"), "run_buffer: argument 'engine': expected one, got NULL");
+    REFUSED(cfx_engine_run_buffer(engine, NULL, 1, "t"), "run_buffer: argument 'text': expected bytes, got NULL");
+    REFUSED(cfx_engine_run_buffer(engine, "", 0, NULL), "run_buffer: argument 'name': expected a string, got NULL");
+    REFUSED(cfx_engine_call(NULL, "f", 0, NULL, 0, NULL), "call: argument 'engine': expected one, got NULL");
+    REFUSED(cfx_engine_register(NULL, "f", begin, NULL), "register: argument 'engine': expected one, got NULL");
+    REFUSED(cfx_engine_register(engine, "f", NULL, NULL), "register: argument 'function': expected one, got NULL");
+    REFUSED(cfx_engine_register(engine, NULL, begin, NULL), "register: argument 'name': expected one such as");
+    REFUSED(cfx_value_string(NULL, 1, &value), "value_string: argument 'bytes': expected a string, got NULL");
+    REFUSED(cfx_value_string("x", 1, NULL), "value_string: argument 'out': expected a place for it, got NULL");
+#undef REFUSED
+    value = text(NULL, 3);
+    run(engine, "function id(...) return ... end");
+    CHECK_STATUS(cfx_engine_call(engine, "id", 1, &value, 0, NULL), CFX_EARG);
+    CHECK_STR(cfx_engine_error(engine), "call: id: argument 1: a string of 3 bytes at NULL");
     free_engine(engine);
 }
 

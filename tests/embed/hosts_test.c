@@ -199,3 +199,82 @@ TEST(floating_point_traps_of_the_host_are_not_ours) {
     fedisableexcept(FE_ALL_EXCEPT);
 #endif
 }
+
+/* ---- stacks ------------------------------------------------------------------------------------------ */
+
+/* What goes deepest: in LuaJIT's parser, where C functions call each other, and in Conflux. */
+static const char deep[] =
+    "local cf = require 'conflux' local nn, optim = cf.nn, cf.optim\n"
+    "for _, open in ipairs {'x = (', 'x = {', 'return function() ', 'a = function() if x then ', 'f{f{', 'a[', 'not '} "
+    "do\n"
+    "  assert(not loadstring(('return '):rep(open == 'not ' and 1 or 0) .. open:rep(5000)))\n"
+    "  for n = 150, 220 do loadstring(open:rep(n)) end\n"
+    "end\n"
+    "local function f() return (('x'):gsub('x', f)) end assert(not pcall(f))\n"
+    "local function g() table.sort({1, 2, 3}, g) end assert(not pcall(g))\n"
+    "local function h() coroutine.resume(coroutine.create(h)) error 'no' end assert(not pcall(h))\n"
+    "local model = nn.Chain(nn.Dense(3, 4, 'tanh'), nn.Dense(4, 2))\n"
+    "local state = optim.Chain(optim.ClipNorm(1), optim.Adam(1e-2)):setup(model)\n"
+    "for _, batch in cf.data.DataLoader({cf.rand(8, 3), cf.randint(0, 1, 8)}, {batch = 4, devices = 'cpu:0'}):epoch(0) "
+    "do\n"
+    "  local _, grads = cf.withgradient(function(m) return nn.crossentropy(m(batch[1][1]), batch[1][2]) end, model)\n"
+    "  optim.update(state, model, grads)\n"
+    "end\n"
+    "local path = os.tmpname() cf.save(path, model) cf.load(path) os.remove(path)\n"
+    "assert(not pcall(cf.matmul, cf.ones(2, 3), cf.ones(2, 3)) and #tostring(cf.info()) > 0)\n";
+
+typedef struct small {
+    cfx_engine *engine; /* made elsewhere */
+    size_t bytes;
+    int refused, done;
+} small;
+
+static void count(small *s, cfx_status status) {
+    if (status == CFX_OK) {
+        s->done++;
+        return;
+    }
+    CHECK_STATUS(status, CFX_ESTATE);
+    CHECK(has(cfx_error(), " bytes of stack left; engines need 524288"));
+    s->refused++;
+}
+
+static void *call_all(void *data) {
+    small *s = data;
+    cfx_engine *own = NULL;
+    cfx_value result;
+    count(s, cfx_engine_new(&(cfx_engine_options){.size = sizeof(cfx_engine_options), .devices = "cpu", .threads = 1},
+                            &own));
+    if (own) count(s, cfx_engine_run_string(own, deep));
+    if (own) count(s, cfx_engine_free(own));
+    count(s, cfx_engine_run_string(s->engine, deep));
+    count(s, cfx_engine_call(s->engine, "nothing", 0, NULL, 1, &result));
+    count(s, cfx_engine_register(s->engine, "look", look, NULL));
+    if (s->refused) count(s, cfx_engine_free(s->engine));
+    return NULL;
+}
+
+TEST(a_thread_with_too_small_a_stack_is_refused_and_one_with_the_least_can_do_all) {
+    small s = {.engine = engine_of(1, NULL, NULL)};
+    run(s.engine, "function nothing() end");
+    const size_t least = CFX_STACK_BYTES;
+    const size_t sizes[] = {64 << 10,           128 << 10,          least / 2,           least - 4096, least,
+                            least + (32 << 10), least + (64 << 10), least + (128 << 10), 2 * least,    8 * least};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        pthread_attr_t attributes;
+        pthread_t thread;
+        s.refused = s.done = 0;
+        s.bytes = sizes[i];
+        pthread_attr_init(&attributes);
+        CHECK_EQ(pthread_attr_setstacksize(&attributes, s.bytes), 0);
+        if (pthread_create(&thread, &attributes, call_all, &s) != 0) printf("# no thread\n"), exit(2);
+        pthread_join(thread, NULL);
+        pthread_attr_destroy(&attributes);
+        printf("# %zu KiB: %d calls refused, %d done\n", s.bytes >> 10, s.refused, s.done);
+        CHECK(s.done == 0 || s.refused == 0);
+        if (s.bytes <= least) CHECK(s.done == 0);
+        if (s.bytes >= 2 * least) CHECK(s.refused == 0);
+    }
+    run(s.engine, "nothing()");
+    free_engine(s.engine);
+}
