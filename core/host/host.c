@@ -73,6 +73,8 @@ static bool is_full_after_all(cf_host *host, lua_State *L) {
     return host->used > host->limit - room;
 }
 
+static void stop(lua_State *L, lua_Debug *at);
+
 /* Whether the C stack goes below its floor, or is `margin` bytes from it. */
 static bool is_deep(const cf_host *host, size_t margin) {
     return host->floor && (const char *)__builtin_frame_address(0) < host->floor + margin;
@@ -81,6 +83,13 @@ static bool is_deep(const cf_host *host, size_t margin) {
 /* What allocates may lie so much deeper than the instruction behind it.  One that lies higher comes after the overflow:
  * text was parsed, or the error is caught, whose making took memory as well. */
 enum { MARGIN = 16 << 10 };
+
+/* After an overflow that was caught Lua's own stack may be so large that the next one takes no memory: until the call has
+ * ended each function that begins is looked at. */
+static void disarm(const cf_host *host, lua_State *L) {
+    if (host->was_deep) lua_sethook(L, stop, LUA_MASKCALL, 0);
+    else lua_sethook(L, NULL, 0, 0);
+}
 
 /* The hook that an interrupt, a full memory or a deep C stack arms: it raises the error, at the next instruction of the
  * script's, but not inside the library, whose steps belong together (a tape that is begun is ended).
@@ -94,11 +103,13 @@ static void stop(lua_State *L, lua_Debug *at) {
     cf_host *host = cf_host_of(L);
     const bool failed = has_failed(L);
     (void)at;
+    if (host->was_deep && is_deep(host, 0)) atomic_fetch_or(&host->pending, TOO_DEEP);
     if (host->pending & FULL && !is_full_after_all(host, L)) atomic_fetch_and(&host->pending, ~FULL);
     if (host->pending & TOO_DEEP && !is_deep(host, MARGIN)) atomic_fetch_and(&host->pending, ~TOO_DEEP);
     if (host->pending && !failed && is_in_library(L)) return;
     const int32_t stays = host->engine ? INTERRUPTED : 0, pending = atomic_fetch_and(&host->pending, stays);
-    if (!(pending & stays)) lua_sethook(L, NULL, 0, 0);
+    host->was_deep |= (pending & TOO_DEEP) != 0;
+    if (!(pending & stays)) disarm(host, L);
     cfx_context *context = atomic_load(&host->context);
     const bool found_down = context && pending & INTERRUPTED && cfx_check(context) == CFX_OK;
     const bool interrupted = pending & (found_down ? stays : INTERRUPTED);
@@ -133,8 +144,7 @@ void cf_host_check(lua_State *L) {
 /* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
  * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
  * Lua's that doubles: who has used less than a third of the C stack by then has not used all of it when it asks again.
- * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
- * (string.gsub, within a stack of Lua's that an earlier call has left large, asks for none.) */
+ * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any. */
 static const char *find_floor(void) {
     const size_t left = cf_host_stack_left(), third = left / 3, most = 2 << 20;
     const char *here = __builtin_frame_address(0);
@@ -341,7 +351,8 @@ void cf_host_enter(cf_host *host) {
 void cf_host_leave(cf_host *host) {
     atomic_store(&host->running, 0);
     host->floor = NULL;
-    if (host->pending) lua_sethook(host->L, NULL, 0, 0);
+    if (host->pending || host->was_deep) lua_sethook(host->L, NULL, 0, 0);
+    host->was_deep = false;
 }
 
 int cf_host_protect(cf_host *host, lua_CFunction f, void *data, const char **message) {

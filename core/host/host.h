@@ -23,6 +23,7 @@ typedef struct cf_host {
     void *allocator;
     size_t used, limit;             /* bytes; limit 0: none */
     const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: any */
+    bool was_deep;                  /* it got there once */
     bool closes;                    /* its finalisers run */
     _Atomic int32_t pending;        /* what the hook is armed for */
     cfx_engine *engine;             /* NULL: the program */

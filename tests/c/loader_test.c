@@ -359,7 +359,7 @@ TEST(wrong_options_are_refused) {
     check_refused(&d, o, "prefetch is -1");
     o = options(2, 2, 0, DROP);
     o.size = 8;
-    check_refused(&d, o, "options.size is 8");
+    check_refused(&d, o, "options: size: expected 40, or where one of the last 5 fields ends, got 8");
     d.devices[1] = NULL;
     check_refused(&d, options(2, 2, 0, DROP), "devices[1] is NULL");
     cfx_loader *loader = NULL;

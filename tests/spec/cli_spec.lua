@@ -203,21 +203,22 @@ f(cf.ones(2))]]
   end)
 
   it("refuses a number in the environment that is none, or too large", function()
-    local max, seed, threads, memory = "18446744073709551615", "CONFLUX_SEED", "CONFLUX_NUM_THREADS", "CONFLUX_MEMORY_LIMIT"
-    local script = "--devices cpu -e 'print(require[[conflux]].rng()[1].seed)'"
-    assert.equal(max .. "\n", (run(script, seed .. "=" .. max)))
+    local seed, threads, memory = "CONFLUX_SEED", "CONFLUX_NUM_THREADS", "CONFLUX_MEMORY_LIMIT"
+    local max, show = "18446744073709551615", "--devices cpu -e 'print(require[[conflux]].rng()[1].seed)'"
+    assert.equal(max .. "\n", (run(show, seed .. "=" .. max)))
     for _, case in ipairs {
       {seed, "18446744073709551616"}, {seed, "18446744073709551625"}, {seed, "28446744073709551615"},
       {seed, "99999999999999999999999"}, {seed, "-1"}, {seed, "1e3"}, {seed, "0x10"}, {seed, "' 7'"}, {seed, "7.0"},
       {threads, "0"}, {threads, "4097"}, {threads, "-1"}, {threads, "2.5"}, {threads, "0x10"}, {threads, "1e2"},
       {threads, "' 2'"}, {threads, "nan"}, {threads, "99999999999999999999999"}, {threads, "two"},
-      {memory, "0"}, {memory, "-1"}, {memory, "0x100000"}, {memory, "1e9"}, {memory, "4g"}, {memory, "9007199254740993G"},
-      {memory, "99999999999999999999999"},
+      {memory, "0"}, {memory, "-1"}, {memory, "0x100000"}, {memory, "1e9"}, {memory, "4g"},
+      {memory, "9007199254740993G"}, {memory, "99999999999999999999999"},
     } do
       local name, value = case[1], case[2]
-      local out, err, code = run(script, name .. "=" .. value)
+      local out, err, code = run(show, name .. "=" .. value)
       assert.equal("", out, value)
-      assert.matches("conflux: " .. name .. ": expected .*, got '" .. value:gsub("'", ""):gsub("%p", "%%%0") .. "'", err)
+      local shown = value:gsub("'", ""):gsub("%p", "%%%0")
+      assert.matches("conflux: " .. name .. ": expected .*, got '" .. shown .. "'", err)
       assert.equal(1, code)
     end
   end)
