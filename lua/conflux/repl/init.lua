@@ -41,12 +41,17 @@ local function parse(text)
   return loadstring(above .. text, CHUNK)
 end
 
+-- Whether a text is a chunk.  Far down in a long pipe this is much cheaper than `parse`, which reads all the newlines.
+local function parses(text)
+  return loadstring(text) ~= nil
+end
+
 -- Whether more lines could make a text whole of which the parser said this.  No line ends a short string but one behind
 -- a backslash; and a text that lacks only the rest of an assignment ends in an expression, which no line goes on with.
 local function is_cut_off(message, text)
   if message:find("unfinished string", 1, true) and text:sub(-1) ~= "\\" then return false end
   if message:sub(-7) ~= "'<eof>'" then return false end
-  return not (message:find("'=' expected", 1, true) and parse(text .. "\n= nil"))
+  return not (message:find("'=' expected", 1, true) and parses(text .. "\n= nil"))
 end
 
 ---@class conflux.repl.Chunk
@@ -57,9 +62,10 @@ end
 -- The chunk of a list of expressions, perhaps with statements before it; nil if it is none.  Behind `return` alone a
 -- call would be a tail call, after which no error could name this line.
 local function compile_list(list, statements)
-  local run = parse((statements or "") .. "return nil, " .. list)
+  local text = (statements or "") .. "return nil, " .. list
+  if not parses(text) then return nil end
   -- The list can go on, in a line below a comment, unless it ends in a semicolon.
-  return run and {run = run, skips_first = true, is_silent = parse("return nil, " .. list .. "\n, nil") == nil}
+  return {run = parse(text), skips_first = true, is_silent = not parses("return nil, " .. list .. "\n, nil")}
 end
 
 local TRIES = 100 -- semicolons, from the end
@@ -71,7 +77,7 @@ local function compile_both(text)
     at = text:sub(1, at - 1):match "^.*();"
     if not at then return nil end
     local statements, list = text:sub(1, at), text:sub(at + 1)
-    local chunk = parse("return nil, " .. list) and parse(statements) and compile_list(list, statements)
+    local chunk = parses("return nil, " .. list) and parses(statements) and compile_list(list, statements)
     if chunk then return chunk end
   end
 end
@@ -79,12 +85,13 @@ end
 -- The chunk of a text; or nil, whether more lines could make it whole, and its error.
 ---@return conflux.repl.Chunk?, boolean?, string?
 local function compile(text)
-  local nothing, list_error = parse("return " .. text)
   local chunk = compile_list(text) or compile_both(text)
   if chunk then return chunk end
   local run, message = parse(text)
+  local nothing, list_error
+  if not run then nothing, list_error = parse("return " .. text) end
   run = run or nothing -- such as a semicolon by itself
-  if run then return {run = run, skips_first = false, is_silent = parse(text .. "\n;") == nil} end
+  if run then return {run = run, skips_first = false, is_silent = not parses(text .. "\n;")} end
   -- Of something like `1 + * 2` the statement's error is about the 1.
   local near = message:match "unexpected symbol near '(.-)'$"
   local is_expression = near and text:match "^%s*(.*)$":sub(1, #near) == near
