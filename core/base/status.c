@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/locale.h"
+
 enum { MESSAGE_BYTES = 1024 };
 
 static _Thread_local char message[MESSAGE_BYTES];
@@ -16,7 +18,7 @@ void cf_message(const char *format, ...) {
     char text[MESSAGE_BYTES]; /* the arguments may include the old message */
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    cf_vformat(text, sizeof text, format, args);
     va_end(args);
     memcpy(message, text, sizeof message);
 }
@@ -71,7 +73,7 @@ void cf_log(int level, const char *format, ...) {
     char text[MESSAGE_BYTES];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    cf_vformat(text, sizeof text, format, args);
     va_end(args);
     hook(own ? thread_log.data : atomic_load(&log_data), level, text);
 }

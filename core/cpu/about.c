@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <sys/utsname.h>
 
+#include "base/locale.h"
 #include "cpu/cpu.h"
 #include "cpu/crowd.h"
 
@@ -34,5 +35,5 @@ void cf_cpu_about(int32_t device, char *text, size_t bytes) {
     char name[128];
     model(name, sizeof name);
     const double gib = (double)cf_backend_cpu()->memory(NULL) / (1 << 30);
-    snprintf(text, bytes, "%s, %s kernels, %.1f GiB", name, cf_cpu_instructions(), gib);
+    cf_format(text, bytes, "%s, %s kernels, %.1f GiB", name, cf_cpu_instructions(), gib);
 }

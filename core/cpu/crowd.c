@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/cores.h"
+#include "base/locale.h"
 #include "base/park.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -221,7 +222,7 @@ static void start(void) {
     all.stops = false;
     const int error = cf_thread_start(&all.watcher, watch, NULL);
     all.watches = error == 0;
-    if (error) cf_log(1, "teams wait long, whatever else runs: no thread can watch: %s", strerror(error));
+    if (error) cf_log(1, "teams wait long, whatever else runs: no thread can watch: %s", cf_strerror(error));
 }
 
 static void stop(void) {

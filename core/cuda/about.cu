@@ -1,6 +1,7 @@
 /* about.cu: what CUDA and its GPUs are, for people. */
 #include <stdio.h>
 
+#include "base/locale.h"
 #include "cuda/device.cuh"
 
 #include <cublasLt.h> // after what the emulated one rests on
@@ -26,8 +27,8 @@ void cf_cuda_about(int32_t device, char *text, size_t bytes) {
     }
     const cudaError_t error = cudaGetDeviceProperties(&p, device);
     if (error == cudaSuccess)
-        snprintf(text, bytes, "%s, compute capability %d.%d, %.1f GiB", p.name, p.major, p.minor,
-                 (double)p.totalGlobalMem / (1 << 30));
+        cf_format(text, bytes, "%s, compute capability %d.%d, %.1f GiB", p.name, p.major, p.minor,
+                  (double)p.totalGlobalMem / (1 << 30));
     else snprintf(text, bytes, "%s", cudaGetErrorString(error));
     cudaGetLastError(); /* the next call is not to blame */
 }

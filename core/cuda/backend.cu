@@ -9,6 +9,7 @@
 
 #include <new>
 
+#include "base/locale.h"
 #include "cuda/device.cuh"
 
 /* ---- messages ----------------------------------------------------------------------------------------------- */
@@ -18,7 +19,7 @@ extern "C" void cf_message(const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    cf_vformat(text, sizeof text, format, args);
     va_end(args);
     cfx_error_set(text);
 }

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <new>
 
+#include "base/locale.h"
 #include "cuda/device.cuh"
 
 enum { MOST = 64, OLDEST = 21400 /* 2.14: communicators that do not block */ };
@@ -63,7 +64,7 @@ static double deadline(void) {
     const char *text = getenv("CONFLUX_COLLECTIVE_TIMEOUT");
     if (!text || !*text) return 600;
     char *end;
-    const double seconds = strtod(text, &end);
+    const double seconds = strtod_l(text, &end, cf_locale_c());
     return end != text && !*end && seconds > 0 ? seconds : 0;
 }
 
@@ -334,8 +335,9 @@ static cfx_status ask(cf_cuda_queue *queue, ncclResult_t *state) {
     if (went_wrong(*state)) return give_up_rank(group, rank, *state);
     if (seconds_since(queue->since) > deadline()) {
         char why[160];
-        snprintf(why, sizeof why, "a collective of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)",
-                 group->n, deadline(), group->devices[rank]->index);
+        cf_format(why, sizeof why,
+                  "a collective of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)", group->n,
+                  deadline(), group->devices[rank]->index);
         give_up(group, why);
         return fail_rank(group, rank);
     }

@@ -8,10 +8,11 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/locale.h"
 
 enum { FIRST_LINE = 64 * 1024, FIRST_VALUES = 4096, SHOWN = 32 /* characters of a bad field in a message */ };
 
@@ -142,7 +143,7 @@ static cfx_status bad_field(const table *t, int64_t column, const char *what, co
     char shown[SHOWN + 4];
     size_t n = (size_t)(end - p);
     if (n > SHOWN) n = SHOWN;
-    for (size_t i = 0; i < n; i++) shown[i] = isprint((unsigned char)p[i]) ? p[i] : '?';
+    for (size_t i = 0; i < n; i++) shown[i] = p[i] >= ' ' && p[i] <= '~' ? p[i] : '?';
     strcpy(shown + n, (size_t)(end - p) > n ? "..." : "");
     return cf_fail(CFX_EIO, "%s: line %" PRId64 ", column %" PRId64 ": expected a number%s, found '%s'", t->path,
                    t->line, column, what, shown);
@@ -245,16 +246,12 @@ CFX_API cfx_status cfx_csv_read(cfx_device *device, const char *path, int32_t se
     CF_TRY(check_arguments(device, path, separator, skip, dtype, out));
     cf_source source = {.path = path};
     lines l = {.source = &source, .room = FIRST_LINE};
-    table t = {.path = path, .dtype = dtype, .separator = (char)separator};
-    cfx_status status = CFX_OK;
-    t.c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!t.c_locale) status = cf_fail(CFX_EMEMORY, "%s: out of host memory", path);
-    if (status == CFX_OK) status = cf_alloc(l.room, (void **)&l.text);
+    table t = {.path = path, .dtype = dtype, .separator = (char)separator, .c_locale = cf_locale_c()};
+    cfx_status status = cf_alloc(l.room, (void **)&l.text);
     if (status == CFX_OK) status = cf_source_open(cfx_device_context(device), path, &source);
     if (status == CFX_OK) status = read_table(&l, &t, skip);
     cf_source_close(&source);
     free(l.text);
-    if (t.c_locale) freelocale(t.c_locale);
     if (status == CFX_OK) {
         const int64_t shape[2] = {t.rows, t.columns};
         status = cfx_from_host(device, dtype, 2, shape, t.values, out);

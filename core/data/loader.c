@@ -13,6 +13,7 @@
  * The thread reads the columns as it likes, so that writing to them in place is refused while the loader lives.  A
  * loader ends with its context: what is called on it later fails.  In a child of fork there is no thread to end.
  */
+#include "base/locale.h"
 #include "base/options.h"
 #include "base/rng.h"
 #include "base/status.h"
@@ -140,7 +141,7 @@ static cfx_status start_thread(cfx_loader *l) {
     }
     if (!l->has_mutex || !l->has_work || !l->has_ready) return cf_fail(CFX_EMEMORY, "out of locks");
     const int error = cf_thread_start(&l->thread, run, l);
-    if (error) return cf_fail(CFX_EMEMORY, "cannot start a thread: %s", strerror(error));
+    if (error) return cf_fail(CFX_EMEMORY, "cannot start a thread: %s", cf_strerror(error));
     l->has_thread = 1;
     pthread_setname_np(l->thread, "cfx-loader");
     return CFX_OK;

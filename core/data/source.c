@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/locale.h"
+
 enum {
     GZIP_BUFFER = 128 * 1024,
     CHUNK = 4 * 1024 * 1024 /* between two looks at the interrupt flag: some milliseconds */
@@ -15,12 +17,12 @@ enum {
 cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out) {
     *out = (cf_source){.context = context, .path = path, .plain = -1};
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would not return */
-    if (fd < 0) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
+    if (fd < 0) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
     struct stat st;
     const int error = fstat(fd, &st) != 0 ? errno : 0;
     if (error || !S_ISREG(st.st_mode)) {
         close(fd);
-        return cf_fail(CFX_EIO, "%s: %s", path, error ? strerror(error) : "not a regular file");
+        return cf_fail(CFX_EIO, "%s: %s", path, error ? cf_strerror(error) : "not a regular file");
     }
     out->file = gzdopen(fd, "rb");
     if (!out->file) {
@@ -37,7 +39,7 @@ static cfx_status read_failed(cf_source *source) {
     const int system = errno;
     int code = Z_OK;
     const char *text = gzerror(source->file, &code);
-    if (code == Z_ERRNO) return cf_fail(CFX_EIO, "%s: %s", source->path, strerror(system));
+    if (code == Z_ERRNO) return cf_fail(CFX_EIO, "%s: %s", source->path, cf_strerror(system));
     if (code == Z_BUF_ERROR) {
         source->cut = 1;
         return cf_fail(CFX_EIO, "%s: truncated gzip data: it ends after %zu bytes", source->path, source->given);

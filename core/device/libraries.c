@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/locale.h"
 #include "base/status.h"
 
 enum {
@@ -158,7 +159,7 @@ static void open_needs(const char *path, const char *places, int depth, char *wh
         if (dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD)) continue;
         if (!cf_library_find(names[i], places, found, sizeof found)) continue;
         if (depth < DEEPEST) open_needs(found, places, depth + 1, why, room);
-        if (!dlopen(found, RTLD_NOW | RTLD_LOCAL) && !*why) snprintf(why, room, "%s", dlerror());
+        if (!dlopen(found, RTLD_NOW | RTLD_LOCAL) && !*why) cf_format_dlerror(why, room);
     }
 }
 
@@ -181,7 +182,7 @@ void *cf_library_open(const char *name, char *why, size_t room) {
         if (library) return library;
     }
     /* The loader's message begins with the name of what it did not find: the plugin, or what the plugin needs. */
-    if (!*why) snprintf(why, room, "%s", dlerror());
+    if (!*why) cf_format_dlerror(why, room);
     if (!strchr(name, '/') || strncmp(why, name, strlen(name)) != 0) {
         const size_t length = strlen(why);
         snprintf(why + length, room - length, "; CONFLUX_CUDA_PATH may list where CUDA's libraries are%s",

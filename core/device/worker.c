@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/locale.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "device/context.h"
@@ -306,7 +307,7 @@ static void *work(void *arg) {
 cfx_status cf_worker_start(cfx_device *device) {
     pthread_t thread;
     const int error = cf_thread_start(&thread, work, device);
-    if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device->name, strerror(error));
+    if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device->name, cf_strerror(error));
     device->thread = thread;
     return CFX_OK;
 }

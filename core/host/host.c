@@ -144,7 +144,8 @@ void cf_host_check(lua_State *L) {
 /* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
  * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
  * Lua's that doubles: who has used less than a third of the C stack by then has not used all of it when it asks again.
- * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any. */
+ * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
+ * (string.gsub, within a stack of Lua's that anything but an overflow has left large, asks for none.) */
 static const char *find_floor(void) {
     const size_t left = cf_host_stack_left(), third = left / 3, most = 2 << 20;
     const char *here = __builtin_frame_address(0);

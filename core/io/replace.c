@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/locale.h"
+
 enum {
     TRIES = 100,    /* names that a killed process, or one of another machine, may have left */
     LINKS = 40,     /* followed in a row, as Linux does */
@@ -18,7 +20,7 @@ enum {
 };
 
 static cfx_status failed(const cf_replace *file, const char *what) {
-    return cf_fail(CFX_EIO, "%s: %s: %s", file->path, what, strerror(errno));
+    return cf_fail(CFX_EIO, "%s: %s: %s", file->path, what, cf_strerror(errno));
 }
 
 /* Length of the directory part, with its slash; 0: the working directory. */
@@ -50,18 +52,18 @@ static cfx_status resolve(const char *path, cf_replace *out, mode_t *mode) {
     struct stat st;
     const int exists = stat(path, &st) == 0;
     /* realpath names a file that is there; for one that is not, the links are followed here. */
-    if (!exists && errno != ENOENT) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
+    if (!exists && errno != ENOENT) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
     if (!exists) {
         CF_TRY(cf_copy_string(path, &out->path));
         for (int links = 0, is_link = 1; is_link; links++) {
-            if (links > LINKS) return cf_fail(CFX_EIO, "%s: %s", path, strerror(ELOOP));
+            if (links > LINKS) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(ELOOP));
             CF_TRY(follow_link(out, &is_link));
         }
         return CFX_OK;
     }
     if (!S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "%s: not a regular file", path);
     out->path = realpath(path, NULL);
-    if (!out->path) return cf_fail(CFX_EIO, "%s: %s", path, strerror(errno));
+    if (!out->path) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
     *mode = st.st_mode & 07777;
     return CFX_OK;
 }

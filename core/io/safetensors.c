@@ -12,6 +12,7 @@
  * first), and names in order of their bytes, so that equal contents give equal files.  A reader's tensors are
  * numbered as they lie in the file.
  */
+#include "base/locale.h"
 #include "base/status.h"
 #include "io/json.h"
 #include "io/replace.h"
@@ -268,14 +269,14 @@ static cfx_status refuse_others(const uint8_t *start /* [LENGTH_BYTES] */) {
 static cfx_status map_file(cfx_safetensors *f, size_t *length) {
     struct stat st;
     f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would not return */
-    if (f->fd < 0 || fstat(f->fd, &st) != 0) return cf_fail(CFX_EIO, "%s", strerror(errno));
+    if (f->fd < 0 || fstat(f->fd, &st) != 0) return cf_fail(CFX_EIO, "%s", cf_strerror(errno));
     if (!S_ISREG(st.st_mode)) return cf_fail(CFX_EIO, "not a regular file");
     if (st.st_size < LENGTH_BYTES)
         return cf_fail(CFX_EIO, "truncated: expected at least %d bytes, got %" PRId64, LENGTH_BYTES,
                        (int64_t)st.st_size);
     f->size = (size_t)st.st_size;
     void *map = mmap(NULL, f->size, PROT_READ, MAP_PRIVATE, f->fd, 0);
-    if (map == MAP_FAILED) return cf_fail(CFX_EIO, "cannot map it: %s", strerror(errno));
+    if (map == MAP_FAILED) return cf_fail(CFX_EIO, "cannot map it: %s", cf_strerror(errno));
     f->map = map;
     uint64_t n = 0;
     for (int i = 0; i < LENGTH_BYTES; i++) n |= (uint64_t)f->map[i] << (8 * i);

@@ -278,3 +278,67 @@ TEST(a_thread_with_too_small_a_stack_is_refused_and_one_with_the_least_can_do_al
     run(s.engine, "nothing()");
     free_engine(s.engine);
 }
+
+/* ---- the locale -------------------------------------------------------------------------------------- */
+
+static int has_comma(void) {
+    char text[16];
+    snprintf(text, sizeof text, "%.1f", 23.5);
+    return strcmp(text, "23,5") == 0;
+}
+
+/* A locale with a comma: one that is installed, or one that is made here. */
+static int set_comma(void) {
+    static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8",  "de_DE",
+                                        "fr_FR.UTF-8", "nl_NL.UTF-8", "ru_RU.UTF-8"};
+    for (int made = 0; made < 2; made++) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            if (setlocale(LC_ALL, names[i]) && has_comma()) return 1;
+        if (made || setenv("LOCPATH", "build/locale", 1) != 0) break;
+        if (system("mkdir -p build/locale && localedef -i de_DE -f UTF-8 build/locale/de_DE.UTF-8") != 0)
+            printf("# localedef does not make de_DE.UTF-8: is the package `locales` installed?\n");
+    }
+    return 0;
+}
+
+/* What C functions say that format a number. */
+static void say_numbers(cfx_engine *engine, char *text, size_t bytes) {
+    cfx_tensor x = {0}, y = {0};
+    const int64_t n = 2;
+    cfx_device *device = cfx_device_at(cfx_engine_context(engine), 0);
+    CHECK_STATUS(cfx_full(device, CFX_FLOAT32, 1, &n, 1, &x), CFX_OK);
+    CHECK_STATUS(cfx_dropout(&x, 1.5, 0, &y), CFX_EARG);
+    size_t used = (size_t)snprintf(text, bytes, "%s|", cfx_error());
+    CHECK_STATUS(cfx_random(device, CFX_INT64, 1, &n, "integer", 2.5, 1.25, 0, &y), CFX_EARG);
+    used += (size_t)snprintf(text + used, bytes - used, "%s|", cfx_error());
+    CHECK_STATUS(cfx_idx_read(device, "/nowhere/file", &y), CFX_EIO);
+    used += (size_t)snprintf(text + used, bytes - used, "%s|", cfx_error());
+    for (int32_t i = 0; i < cfx_backend_count(); i++) {
+        cfx_backend_info info;
+        CHECK_STATUS(cfx_backend(i, &info), CFX_OK);
+        if (strcmp(info.name, "cpu") == 0) CHECK_STATUS(cfx_backend_device(i, 0, text + used, bytes - used), CFX_OK);
+    }
+    cfx_release(&x);
+}
+
+TEST(what_conflux_says_and_reads_does_not_depend_on_the_locale) {
+    char before[1000], after[1000];
+    cfx_engine *engine = engine_of(2, NULL, NULL);
+    run(engine, numbers);
+    char *wanted = computed(engine);
+    say_numbers(engine, before, sizeof before);
+    if (CHECK(set_comma())) {
+        char *got = computed(engine);
+        CHECK_STR(got, wanted);
+        free(got);
+        say_numbers(engine, after, sizeof after);
+        CHECK_STR(after, before);
+        CHECK(has(after, "got 1.5|") && has(after, " GiB"));
+        CHECK(has_comma()); /* and still is the host's */
+        run(engine, "assert(tostring(0.5) == '0.5' and tonumber '2.5' == 2.5 and ('%.1f'):format(23.5) == '23.5')");
+        setlocale(LC_ALL, "C");
+    }
+    free(wanted);
+    free_engine(engine);
+    remove(numbers_file());
+}

@@ -24,3 +24,26 @@ describe("the library", function()
     assert.same({}, wrong)
   end)
 end)
+
+describe("the core", function()
+  it("neither writes nor reads by the host's locale", function()
+    local wrong = {}
+    local found = assert(io.popen "find core -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh'")
+    for path in found:lines() do
+      local number = 0
+      for line in io.lines(path) do
+        number = number + 1
+        local writes = line:find "%f[%w_]snprintf%(.*%%[%d.]*[aefgAEFG]%f[^%w]" or line:find "%f[%w_]vsnprintf%("
+        local reads = line:find "%f[%w_]strto[dfl]d?%(" and not line:find "strtoll?%(" or line:find "%f[%w_]ato[fi]%("
+        local asks = line:find "%f[%w_]strerror%(" or line:find "%f[%w_]dlerror%(%)"
+          or line:find "%f[%w_]is[a-z]+%(%(unsigned"
+        -- the program's own, which says what is the user's; and cf_engine_fail, whose formats have no such number
+        if (writes or reads or asks) and not path:find "^core/host/" and path ~= "core/base/locale.h" then
+          wrong[#wrong + 1] = ("%s:%d: %s"):format(path, number, line)
+        end
+      end
+    end
+    found:close()
+    assert.same({}, wrong)
+  end)
+end)
