@@ -87,19 +87,22 @@ static cfx_engine *engine_of(int32_t threads, cfx_progress_hook progress, void *
     return engine;
 }
 
-static const char *numbers_file(void) {
-    static char path[] = "/tmp/conflux-embed-XXXXXX";
-    static int is_made;
-    if (is_made++) return path;
+static char path[32]; /* of a file of numbers; "": there is none */
+
+static void make_file(void) {
+    strcpy(path, "/tmp/conflux-embed-XXXXXX");
     const int file = mkstemp(path);
     FILE *f = file >= 0 ? fdopen(file, "w") : NULL;
     CHECK(f && fputs("0.1,0.7,1e-41\n0.3,1234567.0123456789123456,7.0000001e-3\n", f) >= 0);
     if (f) fclose(f);
-    return path;
+}
+static void remove_file(void) {
+    remove(path);
+    *path = 0;
 }
 
 static char *computed(cfx_engine *engine) {
-    const char *path = numbers_file();
+    if (!*path) make_file();
     const cfx_value arg = {.kind = CFX_STRING, .as = {.string = {path, strlen(path)}}};
     cfx_value result;
     if (!CHECK_STATUS(cfx_engine_call(engine, "compute", 1, &arg, 1, &result), CFX_OK)) exit(1);
@@ -139,7 +142,7 @@ TEST(equal_runs_give_equal_bits_in_any_floating_point_mode_of_the_host) {
         free(wanted);
         free_engine(engine);
     }
-    remove(numbers_file());
+    remove_file();
 }
 
 typedef struct seen {
@@ -340,5 +343,5 @@ TEST(what_conflux_says_and_reads_does_not_depend_on_the_locale) {
     }
     free(wanted);
     free_engine(engine);
-    remove(numbers_file());
+    remove_file();
 }
