@@ -25,11 +25,6 @@ cfx_status cf_engine_fail(cfx_status status, const char *format, ...) {
     return status;
 }
 
-cfx_status cf_engine_needs(const void *given, const char *function, const char *argument, const char *what) {
-    if (given) return CFX_OK;
-    return cf_engine_fail(CFX_EARG, "%s: argument '%s': expected %s, got NULL", function, argument, what);
-}
-
 /* What LuaJIT says when memory is out, and whatever passed it on, such as a coroutine, says too. */
 static bool says_no_memory(const char *message) {
     const char *found = strstr(message, "not enough memory");
@@ -152,23 +147,23 @@ static int run_script(lua_State *L) {
 }
 
 CFX_API cfx_status cfx_engine_run_file(cfx_engine *engine, const char *path) {
-    CF_TRY(cf_engine_needs(engine, "run_file", "engine", "one"));
-    CF_TRY(cf_engine_needs(path, "run_file", "path", "a string"));
+    CF_ENGINE_NEEDS(engine, "run_file", "one");
+    CF_ENGINE_NEEDS(path, "run_file", "a string");
     script s = {.task = {engine, run_script, CFX_OK}, .path = path};
     return cf_task_run(&s.task);
 }
 
 CFX_API cfx_status cfx_engine_run_string(cfx_engine *engine, const char *text) {
-    CF_TRY(cf_engine_needs(engine, "run_string", "engine", "one"));
-    CF_TRY(cf_engine_needs(text, "run_string", "text", "a string"));
+    CF_ENGINE_NEEDS(engine, "run_string", "one");
+    CF_ENGINE_NEEDS(text, "run_string", "a string");
     script s = {.task = {engine, run_script, CFX_OK}, .text = text, .bytes = strlen(text)};
     return cf_task_run(&s.task);
 }
 
 CFX_API cfx_status cfx_engine_run_buffer(cfx_engine *engine, const void *text, size_t bytes, const char *name) {
-    CF_TRY(cf_engine_needs(engine, "run_buffer", "engine", "one"));
-    if (bytes > 0) CF_TRY(cf_engine_needs(text, "run_buffer", "text", "bytes"));
-    CF_TRY(cf_engine_needs(name, "run_buffer", "name", "a string"));
+    CF_ENGINE_NEEDS(engine, "run_buffer", "one");
+    if (bytes > 0) CF_ENGINE_NEEDS(text, "run_buffer", "bytes");
+    CF_ENGINE_NEEDS(name, "run_buffer", "a string");
     script s = {.task = {engine, run_script, CFX_OK}, .text = text ? text : "", .bytes = bytes, .name = name};
     return cf_task_run(&s.task);
 }
@@ -256,7 +251,7 @@ CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine 
         CF_FIELD(cfx_engine_options, lua_path),     CF_FIELD(cfx_engine_options, log),
         CF_FIELD(cfx_engine_options, progress),     CF_FIELD(cfx_engine_options, progress_data)};
     cfx_engine_options all = {.size = sizeof all};
-    CF_TRY(cf_engine_needs(out, "engine_new", "out", "a place for it"));
+    CF_ENGINE_NEEDS(out, "engine_new", "a place for it");
     if (options)
         CF_TRY(cf_options_read("engine: options", options, last, sizeof last / sizeof *last, &all, sizeof all));
     CF_TRY(check_stack());

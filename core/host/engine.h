@@ -45,8 +45,12 @@ int cf_task_fail(lua_State *L, cf_task *task, cfx_status status, const char *for
 /* In a task: calls the function below the `nargs` topmost values.  Its error ends the task, with a traceback. */
 void cf_task_call(lua_State *L, cf_task *task, int nargs, int nresults);
 
-/* CFX_EARG where `given` is NULL; `what` is in words what the argument should be. */
-cfx_status cf_engine_needs(const void *given, const char *function, const char *argument, const char *what);
+/* Returns CFX_EARG where the argument `given` is NULL; `what` is in words what it should be. */
+#define CF_ENGINE_NEEDS(given, function, what)                                                                   \
+    do {                                                                                                         \
+        if (!(given))                                                                                            \
+            return cf_engine_fail(CFX_EARG, "%s: argument '%s': expected %s, got NULL", function, #given, what); \
+    } while (0)
 /* The status, with its message for cfx_error(). */
 cfx_status cf_engine_fail(cfx_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -13,8 +13,8 @@
 /* ---- what values own -------------------------------------------------------------------------------- */
 
 CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value *out) {
-    if (length > 0) CF_TRY(cf_engine_needs(bytes, "value_string", "bytes", "a string"));
-    CF_TRY(cf_engine_needs(out, "value_string", "out", "a place for it"));
+    if (length > 0) CF_ENGINE_NEEDS(bytes, "value_string", "a string");
+    CF_ENGINE_NEEDS(out, "value_string", "a place for it");
     char *copy = length < SIZE_MAX ? malloc(length + 1) : NULL;
     if (!copy) return cf_engine_fail(CFX_EMEMORY, "out of host memory: %zu bytes", length);
     if (length > 0) memcpy(copy, bytes, length);
@@ -213,7 +213,7 @@ static int run_call(lua_State *L) {
 CFX_API cfx_status cfx_engine_call(cfx_engine *engine, const char *name, int32_t nargs, const cfx_value *args,
                                    int32_t nresults, cfx_value *results) {
     enum { MOST = 1 << 20 };
-    CF_TRY(cf_engine_needs(engine, "call", "engine", "one"));
+    CF_ENGINE_NEEDS(engine, "call", "one");
     if (nargs < 0 || nargs > MOST || (nargs > 0 && !args) || nresults < 0 || nresults > MOST ||
         (nresults > 0 && !results))
         return cf_engine_fail(CFX_EARG, "call: %d arguments at %p and %d results at %p", (int)nargs, (const void *)args,
@@ -306,7 +306,7 @@ static int run_register(lua_State *L) {
 }
 
 CFX_API cfx_status cfx_engine_register(cfx_engine *engine, const char *name, cfx_function run, void *data) {
-    CF_TRY(cf_engine_needs(engine, "register", "engine", "one"));
+    CF_ENGINE_NEEDS(engine, "register", "one");
     registration r = {{engine, run_register, CFX_OK}, name, {engine, run, data}};
     if (!run) return cf_engine_fail(CFX_EARG, "register: argument 'function': expected one, got NULL");
     return cf_task_run(&r.task);
