@@ -1,5 +1,6 @@
 /* group.c: the choice of a group, the group of one, and what groups share. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -31,11 +32,17 @@ static int32_t leaders_of(int32_t n, cfx_device *const *devices, cfx_device **le
     return count;
 }
 
+/* Whether even a device alone is to take its backend's way: so that one GPU can try NCCL. */
+static bool joins_alone(const cfx_device *device) {
+    const char *set = getenv("CONFLUX_NCCL_SELF");
+    return set && strcmp(set, "1") == 0 && device->backend->collectives;
+}
+
 static const cf_group *kind_of(int32_t n, cfx_device *const *devices, int32_t *nleaders, cfx_device **leaders) {
     *nleaders = leaders_of(n, devices, leaders);
     for (int32_t k = 1; k < *nleaders; k++)
         if (leaders[k]->backend != leaders[0]->backend || !leaders[k]->backend->collectives) return NULL;
-    return n == 1           ? &cf_group_self
+    return n == 1           ? (joins_alone(devices[0]) ? &cf_group_remote : &cf_group_self)
            : *nleaders == 1 ? &cf_group_local
            : *nleaders < n  ? &cf_group_levels
                             : &cf_group_remote;
@@ -57,11 +64,11 @@ cfx_status cf_group_for(const char *function, int32_t replicas, cfx_device *cons
     if (!*out)
         return cf_fail(CFX_EARG, "%s: %s and %s share no memory: replicas must lie on CPUs, or on GPUs", function,
                        leaders[0]->name, leaders[1]->name);
-    if (n == 1) return CFX_OK;
+    if (*out == &cf_group_self || *out == &cf_group_local) return CFX_OK;
     for (int32_t k = 0; k < n; k++) states[k] = leaders[k]->state;
     const cf_collectives *collectives = leaders[0]->backend->collectives;
     const cfx_status status = collectives->group(n, states, &made);
-    if (status == CFX_OK || !all_reach(n, leaders)) return status;
+    if (status == CFX_OK || n == 1 || !all_reach(n, leaders)) return status;
     static _Atomic int told; /* once, it would be the same each step */
     if (!told++) cf_log(1, "%s; replicas are joined in each other's memory instead", cfx_error());
     *out = &cf_group_local;
@@ -76,7 +83,8 @@ CFX_API cfx_status cfx_group(int32_t n, cfx_device *const *devices, char *out, s
     for (int32_t i = 0; i < n; i++)
         if (!devices[i]) return cf_fail(CFX_EARG, "group: device %d: expected a device, got none", i + 1);
     const cf_group *group = kind_of(n, devices, &count, leaders);
-    const char *far = group && count > 1 ? leaders[0]->backend->collectives->name : "";
+    const bool is_far = group == &cf_group_remote || group == &cf_group_levels;
+    const char *far = is_far ? leaders[0]->backend->collectives->name : "";
     const char *near = !group ? "none" : group == &cf_group_self ? "self" : group == &cf_group_remote ? "" : "local";
     snprintf(out, bytes, "%s%s%s", near, *near && *far ? " + " : "", far);
     return CFX_OK;

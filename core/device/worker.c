@@ -62,22 +62,23 @@ static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
     if (fault) poison(queue, ticket, fault);
 }
 
-/* What has not happened yet is judged when it has; until then the stream has to know by itself. */
+/* A device that only launches goes on before what it waits for has happened: that is judged when it has, and until then
+ * the stream has to know by itself. */
 static cfx_status inherit(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
+    const cf_streams *streams = worker->backend->streams;
     cf_source open[CF_MAX_WAITS];
     int n = 0;
     for (int i = 0; i < command->nwaits; i++) {
         const cf_event data = {command->waits[i].until.queue, command->waits[i].data};
         if (data.ticket == 0) continue;
-        if (!cf_event_done(data)) {
+        if (streams && !cf_event_done(data)) {
             const cfx_device *of = data.queue->device;
             queue->followed[queue->noted++ % CF_FOLLOWED] = (struct cf_followed){ticket, data};
             open[n++] = (cf_source){of->state, (int)(data.queue - of->queue), data.ticket};
         }
         inherit_event(queue, ticket, data);
     }
-    if (n == 0) return CFX_OK;
-    return worker->backend->streams->inherit(worker, (int)(queue - queue->device->queue), ticket, n, open);
+    return n > 0 ? streams->inherit(worker, (int)(queue - queue->device->queue), ticket, n, open) : CFX_OK;
 }
 
 /* How far the queue is, of `happened`, with all that it followed judged: what it did behind data that turned out wrong

@@ -170,6 +170,25 @@ describe("a fault of one device #program", function()
   end)
 end)
 
+describe("a GPU alone #program", function()
+  after_each(program.clean)
+
+  test("meets NCCL, too, where CONFLUX_NCCL_SELF asks for it", function()
+    local script = [[
+      local cf = require "conflux"
+      local x = cf.withdevices(function() return cf.arange(1, 3) end)
+      cf.allreduce("+", x)
+      cf.allreduce("avg", x)
+      cf.reduce("max", 1, x)
+      cf.synchronize(x)
+      print(cf.info().groups[1].group, x[1][1]:item(), x[1][3]:item())]]
+    assert.equal("self\t1\t3\n", (run(script, "cuda:0", "CONFLUX_EMULATED_FAIL=ncclAllReduce:1")))
+    assert.equal("nccl\t1\t3\n", (run(script, "cuda:0", "CONFLUX_NCCL_SELF=1")))
+    assert.matches("allreduce: NCCL on GPU 0: invalid usage: made to fail", (run(script, "cuda:0",
+      "CONFLUX_NCCL_SELF=1 CONFLUX_EMULATED_FAIL=ncclAllReduce:1")))
+  end)
+end)
+
 describe("what is counted on a GPU #program", function()
   after_each(program.clean)
 
