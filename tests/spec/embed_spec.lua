@@ -12,12 +12,6 @@ local function exists(path)
   return file ~= nil
 end
 
--- The shell commands of a section of the README.
-local function commands(section)
-  local text = program.slurp "README.md":match("\n## " .. section .. "\n(.-)\n## ")
-  return text and text:match "```sh\n(.-)```"
-end
-
 describe("libraries #program", function()
   for _, name in ipairs {"libconflux.so", "libconflux_host.so"} do
     it(name .. " exports cfx_* alone", function()
@@ -45,18 +39,5 @@ describe("libraries #program", function()
     local out = program.shell("objdump -p " .. program.quote(library_directory() .. "/libconflux.so"))
     assert.matches("NEEDED", out)
     assert.is_nil(out:lower():find "needed[^\n]*lua")
-  end)
-end)
-
-describe("the README's section on other programs #program", function()
-  it("has commands that build and run the examples", function()
-    local is_release = ("/" .. program.conflux):find "/build/bin/conflux$"
-    if not exists "README.md" or not is_release then return pending "not in the release build" end
-    local text = commands "Inside other programs"
-    assert.is_truthy(text)
-    local out, err, code = program.shell("set -e\n" .. text)
-    assert.equal(0, code, err)
-    assert.matches("512 of 512 right", out)
-    assert.matches("loss 0%.%d+, after 500 steps 0%.0%d+", out)
   end)
 end)

@@ -1,6 +1,6 @@
 -- What is installed, found by others, packaged and taken away again.
 local program = require "tests.spec.program"
-local quote, shell, slurp = program.quote, program.shell, program.slurp
+local quote, shell = program.quote, program.shell
 
 local why_not = program.obstacle()
 local build = program.conflux:gsub("/?bin/conflux$", "")
@@ -147,18 +147,6 @@ describe("an install #program", function()
     assert.same({["share/lua/5.1/mine.lua"] = true}, files(root .. "/second"))
     assert.equal("share\n", (sh [[ls "$R/second"]]))
     assert.matches("uninstall: 0 files removed", sh [[cmake --build "$B" --target uninstall 2>&1]], 1, true)
-  end)
-
-  test("is what README's commands make", "luajit pkg-config cc", function()
-    if build ~= "build" then return pending "README's commands are about build/" end
-    local block = slurp "README.md":match "\n## Install\n.-\n```sh\n(.-)```"
-    -- without a blank: pkg-config's words are the shell's
-    local out = sh(("export HOME=%s/home; mkdir $HOME; unset CONFLUX_LIBRARY\n%s\nls $HOME"):format(directory, block))
-    assert.matches("epoch 10  losses", out)
-    assert.matches("\nABI %d+, ", out)
-    local _, programs = out:gsub("Conflux %d+%.%d+%.%d+: 18\n", "")
-    assert.equal(2, programs) -- by pkg-config and by CMake
-    assert.matches("\nmain\noutside\n$", out)
   end)
 
   test("is found by a project outside, which runs scripts if it wants to", "pkg-config make cc", function()

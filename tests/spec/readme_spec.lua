@@ -142,6 +142,8 @@ describe("README.md #program", function()
     local out, err, code = shell("bash " .. quote(program.file(table.concat(script, "\n") .. "\n")))
     assert.equal(0, code, out .. err)
     assert.matches("\nslope 2\n", out)
+    assert.matches("512 of 512 right", out)
+    assert.matches("loss 0%.%d+, after 500 steps 0%.0%d+", out)
     assert.matches("epoch 3/3 ", out)
     for _, entry in ipairs(ELSEWHERE) do assert.is_true(entry.used, entry[1] .. " is no longer in README.md") end
   end)
