@@ -105,6 +105,7 @@ TEST(a_poisoned_queue_gives_memory_back_too_and_its_poison_does_not_spread_by_th
     open_gate(&g);
     CHECK_STATUS(cf_event_wait(last_of(other, CF_COMPUTE)), CFX_OK);
     CHECK_EQ(value_of(&z), 2);
+    for (int q = 0; q < CF_QUEUES; q++) CHECK_STATUS(cf_event_wait(last_of(cpu, q)), CFX_OK);
     CHECK_EQ(o.given_back, 1);
     CHECK_STATUS(cfx_wait(&y), CFX_EFAULT);
     cfx_tensor w = full(cpu, 4, 3);
