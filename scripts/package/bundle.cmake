@@ -119,7 +119,8 @@ set(foreign "") # what is not ours
 
 if(TESTS)
   file(COPY ${source}/scripts/package/test DESTINATION ${stage})
-  file(COPY ${source}/scripts/bench ${source}/scripts/steps.sh DESTINATION ${stage}/scripts)
+  file(COPY ${source}/scripts/bench ${source}/scripts/steps.sh ${source}/scripts/gpu-check DESTINATION ${stage}/scripts)
+  file(COPY ${source}/tests/gpu/checks.lua DESTINATION ${stage}/tests/gpu)
   file(COPY ${source}/tests/busted.lua ${source}/tests/spec ${source}/tests/fixtures DESTINATION ${stage}/tests)
   file(COPY ${source}/lua DESTINATION ${stage}) # that the sources keep to their rules is tested, too
   file(COPY ${source}/core/device/ops.def DESTINATION ${stage}/core/device)

@@ -170,6 +170,25 @@ describe("a fault of one device #program", function()
   end)
 end)
 
+describe("scripts/gpu-check #program", function()
+  test("tries everything, and makes a page of it", function()
+    local directory = os.tmpname()
+    os.remove(directory)
+    local out, err, code = program.shell(("%s scripts/gpu-check --quick --minutes 5 --out %s"):format(emulated,
+      directory))
+    assert.same({"", 0}, {err, code}, out)
+    assert.matches("\n7 passed, 0 failed\n$", out)
+    local page = program.slurp(directory .. "/page.md")
+    assert.matches("| x2.lua on cuda:0 | ok | ", page, 1, true)
+    out, err, code = program.shell(("%s scripts/gpu-check --quick --minutes 0 --out %s"):format(emulated, directory))
+    assert.same({"", 0}, {err, code}, out)
+    assert.matches("left    devices and versions: no time\n.*\n0 passed, 0 failed\n$", out)
+    os.execute("rm -r " .. directory)
+    out, err, code = program.shell "scripts/gpu-check --minutes soon"
+    assert.same({"", "gpu-check: --minutes: expected a number, got 'soon'\n", 2}, {out, err, code})
+  end)
+end)
+
 describe("a GPU alone #program", function()
   after_each(program.clean)
 
