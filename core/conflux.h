@@ -568,9 +568,10 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
 
 /* ---- engines: Conflux and Lua inside another program (libconflux_host) ------------------------------- */
 
-/* The least stack, in bytes, that a thread has left where it calls a function of an engine's: Functions that call each
- * other too deep take two thirds of it, LuaJIT's parser 130 KiB for the deepest text that it accepts.  With less, calls fail with CFX_ESTATE.  Not known on stacks of a program's own making
- * (fibers), which have as much. */
+/* The least stack, in bytes, that a thread has left where it calls a function of an engine's; with less, the call fails
+ * with CFX_ESTATE.  Lua functions that call each other too deep take two thirds of it, LuaJIT's parser 130 KiB for the
+ * deepest text that it accepts.  What is left of a stack of the program's own making (a fiber's) is not known: it must
+ * have as much. */
 enum { CFX_STACK_BYTES = 512 * 1024 };
 
 /* A Lua state with Conflux in it, and its context.  Several live side by side, each used by one thread at a time: a
@@ -612,8 +613,8 @@ CFX_API cfx_status cfx_engine_new(const cfx_engine_options *options, cfx_engine 
 /* Frees the engine with all that it made.  Tensors that the caller still holds become void, but are to be released all
  * the same.  CFX_ESTATE, and nothing is freed, while a call is under way.  NULL: does nothing. */
 CFX_API cfx_status cfx_engine_free(cfx_engine *engine);
-/* Its context (NULL: none): to make tensors for the engine's functions.  Not while a call is under way, but for functions that the
- * script calls.  It ends with the engine. */
+/* Its context (NULL: none), to make tensors for the engine's functions.  While a call is under way, only functions that
+ * the script calls may use it.  It ends with the engine. */
 CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine);
 /* What went wrong in the last call that failed, with Lua's traceback, as long as it is; cfx_error() has as much as fits
  * there.  "" if nothing has.  Lasts until the next call.  It does not tell of CFX_ESTATE, for then the engine is someone

@@ -34,8 +34,8 @@ static int32_t leaders_of(int32_t n, cfx_device *const *devices, cfx_device **le
 
 /* Whether even a device alone is to take its backend's way: so that one GPU can try NCCL. */
 static bool joins_alone(const cfx_device *device) {
-    const char *set = getenv("CONFLUX_NCCL_SELF");
-    return set && strcmp(set, "1") == 0 && device->backend->collectives;
+    const char *set = device->backend->collectives ? getenv("CONFLUX_NCCL_SELF") : NULL;
+    return set && strcmp(set, "1") == 0;
 }
 
 static const cf_group *kind_of(int32_t n, cfx_device *const *devices, int32_t *nleaders, cfx_device **leaders) {

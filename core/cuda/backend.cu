@@ -47,6 +47,7 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
 cf_cuda_here::cf_cuda_here(int index) : before(index) {
     error = cudaGetDevice(&before);
     if (error == cudaSuccess && before != index) error = cudaSetDevice(index);
+    if (error != cudaSuccess) cudaGetLastError(); /* the caller has it: no business of the next call */
 }
 
 cf_cuda_here::~cf_cuda_here() {

@@ -38,7 +38,7 @@ cfx_status cf_cuda_inherit(cf_worker *worker, int q, uint64_t ticket, int n, con
         }
         launch(&device->queue[q], worker, &of, ticket);
     }
-    return cf_cuda_launched("a fault's way");
+    return cf_cuda_launched("passing a fault on");
 }
 
 /* `received` is the largest of the participants' words. */
@@ -49,5 +49,5 @@ cfx_status cf_cuda_inherit_received(cf_worker *worker, int q) {
     of.ticket[0] = UINT64_MAX;
     of.n = 1;
     launch(queue, worker, &of, queue->ticket);
-    return cf_cuda_launched("a fault's way");
+    return cf_cuda_launched("passing a fault on");
 }

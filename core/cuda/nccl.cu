@@ -161,7 +161,9 @@ static cfx_status make_communicators(cf_cuda_group *group) {
     if (result != ncclSuccess) return init_failed(result);
     for (int r = 0; r < group->n && !went_wrong(result); r++) {
         const cf_cuda_here here(group->devices[r]->index);
-        result = nccl.CommInitRankConfig(&group->comms[r], group->n, id, r, &config);
+        result = here.error == cudaSuccess
+                     ? nccl.CommInitRankConfig(&group->comms[r], group->n, id, r, &config)
+                     : ncclUnhandledCudaError;
     }
     const ncclResult_t ended = nccl.GroupEnd();
     if (went_wrong(result)) return init_failed(result);

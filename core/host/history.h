@@ -25,8 +25,8 @@ void cf_history_close(cf_history *history);
 /* Where it lies. */
 const char *cf_history_path(const cf_history *history);
 
-/* Calls f(data, entry) for each entry, the oldest first.  0, or an errno, EINVAL for what is no regular
- * file; no file yet is no error. */
+/* Calls f(data, entry) for each entry, the oldest first.  0, or an errno, EINVAL for what is no regular file; no file
+ * yet is no error. */
 int cf_history_each(cf_history *history, void (*f)(void *data, const char *entry), void *data);
 
 /* Adds an entry to the file.  0, or an errno, and the file is as it was. */

@@ -4,8 +4,8 @@
  * one; then the directory is fsynced, so that the name survives a power cut too.  Until the rename the old file
  * is untouched, and a failure leaves no temporary behind.  (A killed process may: ".conflux-*.tmp".)
  *
- * A symbolic link is followed, and the file it names replaced, or made where there is none yet.  A new file gets the mode that the umask gives,
- * a replaced one keeps its own.
+ * A symbolic link is followed, and the file it names replaced, or made where there is none yet.  A new file gets the
+ * mode that the umask gives, a replaced one keeps its own.
  */
 #ifndef CF_IO_REPLACE_H
 #define CF_IO_REPLACE_H

@@ -70,7 +70,7 @@ local RUNTIME = {"launch", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice
   "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}
 local NCCL = {"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommAbort",
   "ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclRedOpCreatePreMulSum",
-  "ncclRedOpDestroy"}
+  "ncclRedOpDestroy", "cudaSetDevice"}
 
 describe("a call that fails from some time on #program", function()
   after_each(program.clean)
