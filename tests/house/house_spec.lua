@@ -1,0 +1,313 @@
+-- tests/house itself, over small made-up trees: each fault is found, and what is right is not.
+local house   = require "tests.house.house"
+local program = require "tests.spec.program"
+
+local page = [[
+| room | what is in it | uses |
+|---|---|---|
+| `top` | callers | `middle` `base` |
+| `middle` | between | `base` |
+| `base` | what all use | |
+]]
+
+local root
+local objects = {} -- path and text of a C file -> its object, compiled once
+
+-- Makes a tree of these files of core, and the objects of its C files.
+local function plant(files)
+  root = root or program.shell "mktemp -d":match "%S+"
+  local made = {["README.md"] = page, ["conflux.h"] = "void cfx_public(void);\n"}
+  for path, text in pairs(files) do made[path] = text end
+  local commands = {("set -e; cd %s; rm -rf core build; mkdir -p build/CMakeFiles objects"):format(root)}
+  for path, text in pairs(made) do
+    local folder = path:match "^.*/" or ""
+    commands[#commands + 1] = ("mkdir -p core/%s build/CMakeFiles/x.dir/core/%s"):format(folder, folder)
+    commands[#commands + 1] = ("cat >core/%s <<'END_OF_FILE'\n%sEND_OF_FILE"):format(path, text)
+  end
+  local number = 0
+  for _ in pairs(objects) do number = number + 1 end
+  for path, text in pairs(made) do
+    local key = path .. "\n" .. text
+    if path:find "%.c$" and not objects[key] then
+      number = number + 1
+      objects[key] = ("objects/%d.o"):format(number)
+      commands[#commands + 1] = ("cc -w -Icore -c core/%s -o %s"):format(path, objects[key])
+    end
+    if objects[key] then
+      commands[#commands + 1] = ("cp %s build/CMakeFiles/x.dir/core/%s.o"):format(objects[key], path)
+    end
+  end
+  local out, err, status = program.shell(table.concat(commands, "\n"))
+  assert(status == 0, out .. err)
+end
+
+local function read(files, pointers, symbols)
+  plant(files)
+  return house.read(root, {pointers = pointers or {}, symbols = symbols or {}})
+end
+
+-- What is wrong with these files.
+local function complaints(files, known, ...)
+  return house.complaints(read(files, ...), house.tolerances(known or ""))
+end
+
+local function assert_one(pattern, list)
+  assert.equal(1, #list, table.concat(list, "\n"))
+  assert.truthy(list[1]:find(pattern), list[1])
+end
+
+-- A file of each room, each calling the one below.
+local function line()
+  return {
+    ["top/a.c"] = '#include "middle/b.h"\nvoid a(void) { b(); }\n',
+    ["middle/b.c"] = '#include "base/c.h"\n#include "b.h"\nvoid b(void) { c(); }\n',
+    ["middle/b.h"] = "void b(void);\n",
+    ["base/c.c"] = '#include "base/c.h"\nvoid c(void) {}\n',
+    ["base/c.h"] = "void c(void);\n",
+  }
+end
+
+local function with(files)
+  local all = line()
+  for path, text in pairs(files) do all[path] = text or nil end
+  return all
+end
+
+describe("tests/house", function()
+  teardown(function() program.shell("rm -rf " .. root) end)
+
+  it("has nothing to say of a line of files", function()
+    local model = read(line())
+    assert.same({}, house.complaints(model, house.tolerances ""))
+    assert.equal(3, #model.order)
+    assert.equal("middle/b.c -> base/c.c: includes base/c.h; uses c", house.edge(
+      model.nodes["middle/b"], model.nodes["base/c"], model.edges[model.nodes["middle/b"]][model.nodes["base/c"]]))
+  end)
+
+  it("finds a circle of calls, though no file includes the other", function()
+    assert_one("base: 2 files in circles.*base/c%.c %-> base/d%.c: uses d\n.*base/d%.c %-> base/c%.c: uses c",
+      complaints(with {
+        ["base/c.c"] = "void c(void) { d(); }\n",
+        ["base/d.c"] = "void d(void) { c(); }\n",
+        ["base/d.h"] = "void d(void);\n",
+      }))
+  end)
+
+  it("finds a circle by a variable's address", function()
+    assert_one("base: 2 files in circles", complaints(with {
+      ["base/c.c"] = "int shared; extern int *where; void c(void) { *where = 1; }\n",
+      ["base/d.c"] = "extern int shared; int *where = &shared;\n",
+    }))
+  end)
+
+  it("finds a circle of headers, which no object shows", function()
+    assert_one("base: 3 files in circles.*base/d%.h %-> base/e%.h: includes e%.h", complaints(with {
+      ["base/c.h"] = '#pragma once\n#include "base/d.h"\nvoid c(void);\n',
+      ["base/d.h"] = '#pragma once\n#include "e.h"\n',
+      ["base/e.h"] = '#pragma once\n#include "base/c.h"\n',
+    }))
+  end)
+
+  it("takes two circles for two", function()
+    local model = read(with {
+      ["base/d.c"] = "void d(void) { e(); }\n", ["base/e.c"] = "void e(void) { d(); }\n",
+      ["base/f.c"] = "void f(void) { g(); c(); }\n", ["base/g.c"] = "void g(void) { f(); h(); }\n",
+      ["base/h.c"] = "void h(void) { f(); }\n",
+    })
+    assert.equal(2, #model.circles)
+    assert.equal(2, #model.circles[1])
+    assert.equal(3, #model.circles[2])
+  end)
+
+  it("finds a call against the order of rooms", function()
+    assert_one("base>middle: 1 edges against the order.*base/d%.c %-> middle/e%.c: uses e", complaints(with {
+      ["base/d.c"] = "void d(void) { e(); }\n",
+      ["middle/e.c"] = "void e(void) {}\n",
+      ["middle/e.h"] = "void e(void);\n",
+    }))
+  end)
+
+  it("finds an include against the order of rooms, but not in a comment", function()
+    assert_one("base>middle: 1 edges against the order.*base/d%.c %-> middle/types%.h: includes", complaints(with {
+      ["base/d.c"] = ' /* of */ \n#  include "middle/types.h"\n',
+      ["base/e.c"] = '/*\n#include "middle/types.h"\n*/\n//\n',
+      ["middle/types.h"] = "typedef int number;\n",
+    }))
+  end)
+
+  it("wants each room on the page, and each room of the page below those that use it", function()
+    assert_one("there is no row for core/attic", complaints(with {["attic/x.h"] = "\n"}))
+    assert_one("there is no core/cellar", complaints(with {["README.md"] = page .. "| `cellar` | | |\n"}))
+    assert_one("base uses middle, which is no room below it", complaints(with {
+      ["README.md"] = page:gsub("all use | |", "all use | `middle` |"),
+    }))
+  end)
+
+  it("finds a source that others call without a header of its own", function()
+    local text = "base: 1 sources without a header.*base/c%.c has none for c %(which middle/b%.c calls%)"
+    assert_one(text, complaints(with {
+      ["base/c.h"] = false,
+      ["base/c.c"] = "void c(void) {}\n",
+      ["middle/b.c"] = '#include "base/other.h"\n#include "b.h"\nvoid b(void) { c(); }\n',
+      ["base/other.h"] = "void c(void);\n",
+    }))
+  end)
+
+  it("wants no header of a public function, of a kernel in a table, nor of what is built instead of another", function()
+    assert.same({}, complaints(with {
+      ["base/public.c"] = "void cfx_public(void) {}\n",
+      ["base/user.c"] = "void user(void) { cfx_public(); }\n",
+      ["base/kernel.c"] = "void kernel(void) {}\n",
+      ["base/table.c"] = "void kernel(void);\nvoid (*table[])(void) = {kernel};\n",
+      ["base/line.h"] = "void edit(void);\n",
+      ["base/line_none.c"] = "void edit(void) {}\n",
+      ["base/typed.c"] = "void typed(void) { edit(); }\n",
+    }))
+  end)
+
+  it("finds a long file", function()
+    local files = with {["base/c.h"] = "void c(void);\n" .. ("\n"):rep(600)}
+    assert_one("base: 1 files of more than 600 lines.*base/c%.h has 601 lines", complaints(files))
+    files["base/c.h"] = files["base/c.h"]:sub(1, -2)
+    assert.same({}, complaints(files))
+  end)
+
+  it("finds a higher room's function that a lower one calls by a field", function()
+    local files = with {
+      ["base/hooks.h"] = "typedef struct hooks {\n    int n;\n    void (*end)(int); /* set by others */\n} hooks;\n",
+      ["base/d.c"] = '#include "base/hooks.h"\nvoid d(hooks *h) { h->end(1); }\n',
+      ["top/e.c"] = '#include "base/hooks.h"\nstatic void stop(int n) {}\nvoid e(hooks *h) { h->end = stop; }\n',
+    }
+    files["README.md"] = page
+    assert_one("hooks%.end\n  top/e%.c sets it to stop, base/d%.c calls it", complaints(files))
+    assert.same({}, complaints(files, "", {["hooks.end"] = "a reason"}))
+    assert.same({}, complaints(files, "", {hooks = "for all of its fields"}))
+    assert_one("the pointer other is allowed, but no longer there",
+      complaints(files, "", {["hooks.end"] = "a reason", other = "of a time before"}))
+  end)
+
+  it("finds a higher room's function in an initialiser, by a type's name, and in a table", function()
+    local files = with {
+      ["base/hooks.h"] = "typedef int (*f)(int);\nstruct hooks {\n    f a, *b;\n    const f *all;\n};\n",
+      ["base/d.c"] = '#include "base/hooks.h"\nint d(struct hooks *h) { return h->a(1) + h->all[2](3); }\n',
+      ["middle/e.c"] = '#include "base/hooks.h"\nstatic int one(int n) { return n; }\nstatic const f some[3] = {one};\n'
+        .. "const struct hooks mine = {.a = one, .all = some};\n",
+    }
+    local list = complaints(files)
+    assert.equal(2, #list, table.concat(list, "\n"))
+    assert.truthy(list[1]:find("hooks.a\n", 1, true))
+    assert.truthy(list[2]:find("hooks.all\n", 1, true))
+  end)
+
+  it("finds a function that a higher room hands to a lower one", function()
+    local files = with {
+      ["base/each.h"] = "typedef void (*visit)(int);\nvoid each(int n, visit f);\n"
+        .. "void all(int n, void (*f)(int, int));\n",
+      ["base/each.c"] = '#include "base/each.h"\nvoid each(int n, visit f) { f(n); }\n'
+        .. "void all(int n, void (*f)(int, int)) {}\n",
+      ["middle/d.c"] = '#include "base/each.h"\nstatic void f(int n) {}\nvoid d(void) { each(3, f); }\n',
+      ["base/f.c"] = '#include "base/each.h"\nvoid g(void) { all(3, 0); }\n',
+    }
+    assert_one("rooms: each\n  middle/d%.c hands it a function", complaints(files))
+  end)
+
+  it("lets an allowed symbol be used from its file alone", function()
+    local files = with {
+      ["base/backends.c"] = "void top(void); void d(void) { top(); }\n",
+      ["base/d.h"] = "void d(void);\n",
+      ["top/e.c"] = "void top(void) {}\n",
+      ["top/e.h"] = "void top(void);\n",
+    }
+    local symbols = {top = {from = "core/base/backends.c"}}
+    assert.same({}, complaints(files, "", {}, symbols))
+    files["base/others.c"] = "void top(void); void o(void) { top(); }\n"
+    assert_one("base>top: 1 edges .*base/others%.c %-> top/e%.c: uses top", complaints(files, "", {}, symbols))
+    symbols.gone = {from = "core/base/backends.c"}
+    files["base/others.c"] = nil
+    assert_one("the symbol gone is allowed, but no longer used", complaints(files, "", {}, symbols))
+  end)
+
+  it("looks in the plugin first for what the plugin needs, and never for what others need", function()
+    local files = with {
+      ["README.md"] = "| `cuda` | | `base` |\n" .. page,
+      ["cuda/x.c"] = "void c(void) {}\n",
+      ["cuda/x.h"] = "void c(void);\n",
+      ["cuda/y.c"] = "void y(void) { c(); }\n",
+    }
+    local model = read(files)
+    assert.same({}, house.complaints(model, house.tolerances ""))
+    assert.truthy(model.edges[model.nodes["cuda/y"]][model.nodes["cuda/x"]])
+    assert.is_nil(model.edges[model.nodes["cuda/y"]][model.nodes["base/c"]])
+    assert.is_nil(model.edges[model.nodes["middle/b"]][model.nodes["cuda/x"]])
+  end)
+
+  it("wants an object of each source, made after it", function()
+    plant(line())
+    os.remove(root .. "/build/CMakeFiles/x.dir/core/base/c.c.o")
+    program.shell(("touch -d '+1 minute' %s/core/top/a.c"):format(root))
+    local model = house.read(root, {pointers = {}, symbols = {}})
+    assert.same({"core/base/c.c has no object: build first",
+      "build/CMakeFiles/x.dir/core/top/a.c.o is older than core/top/a.c: build first"}, model.wrong)
+  end)
+
+  it("judges a plugin that is not built by its includes, whose tolerances stay", function()
+    local files = with {
+      ["README.md"] = "| `cuda` | | `base` |\n" .. page,
+      ["cuda/x.cu"] = "void x() {}\n",
+      ["cuda/y.cuh"] = '#include "middle/b.h"\n',
+    }
+    local known = "circle cuda 2\nupward cuda>middle 1\n"
+    local model = read(files)
+    assert.same({}, house.complaints(model, house.tolerances(known)))
+    assert.equal("cuda", model.unbuilt)
+    assert.equal(known, house.shrink(model, known))
+  end)
+
+  it("tolerates what is known, no more and no less", function()
+    local files = with {
+      ["base/c.c"] = "void c(void) { d(); }\n",
+      ["base/d.c"] = "void d(void) { c(); }\n",
+      ["base/d.h"] = "void d(void);\n",
+    }
+    assert.same({}, complaints(files, "# why\ncircle base 2\n"))
+    assert_one("base: 2 files in circles, 1 tolerated", complaints(files, "circle base 1\n"))
+    assert_one("base: 2 files in circles, but tests/house/known tolerates 3", complaints(files, "circle base 3\n"))
+    assert_one("top: 0 files in circles, but .* tolerates 1", complaints(files, "circle base 2\ncircle top 1\n"))
+    assert.has_error(function() house.tolerances "circel base 2\n" end, "tests/house/known: circel base 2")
+  end)
+
+  it("shrinks what is tolerated, and never lets it grow", function()
+    local model = read(with {
+      ["base/c.c"] = "void c(void) { d(); }\n",
+      ["base/d.c"] = "void d(void) { c(); }\n",
+    })
+    assert.equal("# why\ncircle base 2\n", house.shrink(model, "# why\ncircle base 5\nupward base>top 1\n"))
+    assert.equal("circle base 1\n", house.shrink(model, "circle base 1\n"))
+    assert.equal("# none\n", house.shrink(model, "# none\n"))
+  end)
+
+  it("counts lines of code outside headers, without blank ones and comments", function()
+    local total, by_room = house.count(read(with {
+      ["base/c.c"] = [[
+/* A comment
+   of two lines. */
+
+#include "base/c.h"
+// another
+void c(void) { /* inside */
+    const char *text = "/* no comment", mark = '"';
+
+    const char *more = "\"// none"; /* over
+
+    lines */ (void)more; // end
+}
+]],
+      ["base/rows.def"] = "ROW(1)\n\nROW(2)\n",
+      ["base/alone.h"] = "int x;\n",
+      ["cuda/x.cuh"] = "int y;\n",
+    }))
+    assert.equal(6, by_room.base - 2)
+    assert.equal(1, by_room.cuda)
+    assert.equal(6 + 2 + 1 + 2 + 3, total) -- with middle/b.c and top/a.c
+  end)
+end)
