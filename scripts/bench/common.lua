@@ -52,12 +52,18 @@ end
 
 local time = ffi.new "bench_time"
 
---- Microseconds on a clock that only goes forward.
----@return number
-function bench.now()
-  ffi.C.bench_clock_gettime(1, time) -- CLOCK_MONOTONIC
+local function read_clock(clock)
+  ffi.C.bench_clock_gettime(clock, time)
   return tonumber(time.s) * 1e6 + tonumber(time.ns) * 1e-3
 end
+
+--- Microseconds on a clock that only goes forward.
+---@return number
+function bench.now() return read_clock(1) end -- CLOCK_MONOTONIC
+
+--- Microseconds of processor time that this thread has taken.
+---@return number
+function bench.worked() return read_clock(3) end -- CLOCK_THREAD_CPUTIME_ID
 
 ---@param list number[]
 ---@return number

@@ -36,6 +36,7 @@ describe("benchmarks #program", function()
       expected[prefix .. "us"], expected[prefix .. "floor_us"] = "us", "us"
       expected[prefix .. "over_floor"] = "ratio"
     end
+    expected.mlp16_2dev_host_us = "us"
     assert_figures(expected, figures, text)
   end)
 
@@ -107,5 +108,43 @@ describe("benchmarks #program", function()
     program.clean()
     assert.truthy(out:find("| adam_gb_per_s | 30 GB/s | 0.90 of bandwidth | 20 | 1.50 |", 1, true), out .. err)
     assert.truthy(out:find("| x_us | 5 µs |  | 15 eager, 10 graphs | 2.00 |", 1, true), out .. err)
+  end)
+
+  -- A build folder whose program is this one, run with `setting`.
+  local function build_with(setting)
+    local folder = os.tmpname()
+    os.remove(folder)
+    local ours = program.conflux:gsub("bin/conflux$", "")
+    program.shell(("mkdir -p %s/bin && ln -s $(realpath %slib) %s/lib"):format(folder, ours, folder))
+    local file = assert(io.open(folder .. "/bin/conflux", "w"))
+    file:write(("#!/bin/sh\n%s exec $(realpath %s) \"$@\"\n"):format(setting, program.conflux))
+    file:close()
+    program.shell("chmod +x " .. folder .. "/bin/conflux")
+    return folder
+  end
+
+  it("before-after finds the same losses, and others", function()
+    local same, other = build_with "", build_with "CONFLUX_SEED=7"
+    local out, err, code = program.shell(("scripts/bench/before-after --quick --losses %s %s"):format(same, same))
+    assert.equal(0, code, out .. err)
+    for _, devices in ipairs {"cpu", "cpu*2", "cpu*3"} do
+      assert.matches("same     x2.lua on " .. devices:gsub("%*", "%%*") .. ": 10 lines of losses, the last epoch 10 " ..
+        " losses %d%.%d%d%d%d%d%d%d+", out)
+    end
+    out, err, code = program.shell(("scripts/bench/before-after --quick --losses %s %s"):format(same, other))
+    assert.equal(1, code, out .. err)
+    assert.matches("DIFFERS  x2.lua on cpu%*3:\n", out)
+    program.shell(("rm -rf %s %s"):format(same, other))
+  end)
+
+  it("before-after shows the figures of two builds", function()
+    local build = build_with ""
+    local out, err, code = program.shell(
+      ("scripts/bench/before-after --quick --rounds 1 --figures --only dispatch %s %s"):format(build, build))
+    program.shell("rm -rf " .. build)
+    assert.equal(0, code, out .. err)
+    for _, name in ipairs {"dispatch_us", "dispatch_nojit_us", "dispatch_floor_us", "dispatch_over_floor"} do
+      assert.matches("\n" .. name .. " +[%d.e+]+ +[%d.e+]+ %S+ +[%d.]+  [%d.]+ to [%d.]+\n", out .. "\n")
+    end
   end)
 end)
