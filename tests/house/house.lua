@@ -12,6 +12,13 @@ local plugin = "cuda"
 local from_root = {c = true, cu = true, h = true, cuh = true, def = true}
 local outside_headers = {c = true, cu = true, cuh = true, def = true}
 
+--- What may be tolerated, and how a number of it reads.
+house.kinds = {
+  circle = "files in circles", upward = "edges against the order", struct = "structs that name one above them",
+  header = "sources without a header", length = ("files of more than %d lines"):format(house.longest),
+}
+local kinds = house.kinds
+
 local function slurp(path)
   local file = assert(io.open(path, "rb"))
   local text = file:read "*a"
@@ -64,7 +71,8 @@ local function add_node(model, path)
   if ending == "def" then name = path end -- ops.def is not the header of ops.c
   local node = model.nodes[name]
   if not node then
-    node = {name = name, room = path:match "^[^/]+", files = {}, defines = {}, needs = {}, names = {}}
+    node = {name = name, room = path:match "^[^/]+", files = {}, defines = {}, needs = {}, names = {},
+      users = {}}
     model.nodes[name] = node
     model.order[#model.order + 1] = node
   end
@@ -149,8 +157,12 @@ local function find_objects(model, times, wrong)
   end
 end
 
--- A symbol's name, without what C++ puts around it.
-local function name_of(symbol) return (symbol:gsub("%(anonymous namespace%)::", ""):match "^[^(]+") end
+-- A symbol's name, without what C++ puts around it, and without the instruction set of a kernel's object.
+local function name_of(symbol, object)
+  local name = symbol:gsub("%(anonymous namespace%)::", ""):match "^[^(]+"
+  local isa = object:match "/conflux_kernels_(%w+)%.dir/"
+  return isa and name:match("^(.*)_" .. isa .. "$") or name
+end
 
 -- Fills in the nodes' symbols. A weak one is an inline function's, which no other file has to look for.
 local function read_symbols(model)
@@ -164,11 +176,11 @@ local function read_symbols(model)
   if #paths == 0 then return end
   for _, line in ipairs(lines_of(model.root, "nm -A -C " .. table.concat(paths, " "))) do
     local path, kind, symbol = line:match "^(.-):%x* +(%a) (.+)$"
-    local node = node_of[path]
-    if kind == "U" then node.needs[symbol] = true
-    elseif kind:find "[TDBRGSCi]" then node.defines[symbol] = kind
+    local node, name = node_of[path], name_of(symbol, path)
+    if kind == "U" then node.needs[symbol] = name
+    elseif kind:find "[TDBRGSCi]" then node.defines[symbol] = {name = name, kind = kind}
     end
-    node.names[name_of(symbol)] = true
+    node.names[name] = true
   end
 end
 
@@ -181,7 +193,7 @@ local function add_edge(model, from, to, how, what)
   out[to][how][what] = true
 end
 
-local function read_edges(model, allowed, used)
+local function read_edges(model, allowed)
   for _, node in ipairs(model.order) do model.edges[node] = {} end
   local definers = {} -- symbol -> nodes
   for _, node in ipairs(model.order) do
@@ -198,18 +210,17 @@ local function read_edges(model, allowed, used)
         if to then add_edge(model, node, to, "includes", path) end
       end
     end
-    for symbol in pairs(node.needs) do
+    for symbol, name in pairs(node.needs) do
       local own, others = {}, {}
       for _, to in ipairs(definers[symbol] or {}) do
         local list = to.room == node.room and own or to.room ~= plugin and others or {}
         list[#list + 1] = to
       end
-      local name = name_of(symbol)
       for _, to in ipairs(#own > 0 and own or others) do
-        if to ~= node then to.users[name] = to.users[name] or {} end
-        if to ~= node then to.users[name][node] = true end
-        local rule = allowed[name]
-        if rule and rule.from == "core/" .. node.label then used[name] = true
+        to.users[symbol] = to.users[symbol] or {}
+        table.insert(to.users[symbol], node)
+        local rule = allowed.symbols[name]
+        if rule and rule.from == "core/" .. node.label then model.used[rule] = true
         else add_edge(model, node, to, "uses", name)
         end
       end
@@ -323,11 +334,13 @@ local function find_headers(model)
   for _, node in ipairs(model.order) do
     local alone = node.source and not node.header and not model.node_of[node.name:gsub("_none$", "") .. ".h"]
     local callers = {}
-    for symbol, kind in pairs(alone and node.defines or {}) do
-      local name = name_of(symbol)
+    for symbol, defined in pairs(alone and node.defines or {}) do
+      local name, kind = defined.name, defined.kind
       if (kind == "T" or kind == "i") and not public:find("%f[%w_]" .. name .. "%f[^%w_]") then
-        for user in pairs(node.users[name] or {}) do
-          if not user.name:find "/table$" then callers[name] = user.label end
+        for _, user in ipairs(node.users[symbol] or {}) do
+          if not user.name:find "/table$" and (not callers[name] or user.label < callers[name]) then
+            callers[name] = user.label
+          end
         end
       end
     end
@@ -339,16 +352,51 @@ local function find_headers(model)
   end
 end
 
--- The nodes whose text a node includes, itself and through others: a set.
-local function included(model, node, set)
+--- A node and what it uses, itself and through others, or only what it so includes: a set.
+function house.reached(model, node, only_includes, set)
   set = set or {}
   if set[node] then return set end
   set[node] = true
   for to, edge in pairs(model.edges[node]) do
-    if edge.includes then included(model, to, set) end
+    if edge.includes or not only_includes then house.reached(model, to, only_includes, set) end
   end
   return set
 end
+
+-- Structs that name a struct of a file above theirs: of a higher room, or of one that uses theirs, if only through
+-- others. A pointer needs no include; where there is one, it is an edge already.
+local function find_structs(model, allowed)
+  local homes = {}
+  local function is_above(node, other)
+    if node.room ~= other.room then return (model.index[node.room] or 0) < (model.index[other.room] or 0) end
+    return house.reached(model, node)[other] and not house.reached(model, other, true)[node]
+  end
+  local function each_struct(f)
+    for _, node in ipairs(model.order) do
+      for _, file in ipairs(node.files) do
+        for _, struct in ipairs(source.structs(file.bare)) do f(node, struct) end
+      end
+    end
+  end
+  each_struct(function(node, struct)
+    if struct.name:find "^cfx?_" then homes[struct.name] = node end
+  end)
+  each_struct(function(node, struct)
+    local names = {}
+    for name in struct.body:gmatch "%f[%w_]cfx?_[%w_]+" do names[name] = homes[name] end
+    for _, name in ipairs(sorted(names)) do
+      local home = homes[name]
+      local key = struct.name .. " names " .. name
+      if home ~= node and is_above(home, node) then
+        if allowed.structs[key] then model.used[allowed.structs[key]] = true
+        else add_found(model, "struct", node.room, ("%s of %s names %s of %s"):format(
+          struct.name, node.label, name, home.label))
+        end
+      end
+    end
+  end)
+end
+
 
 -- Pointers to functions by which a room calls a higher one: fields that a higher room sets and a lower one calls, and
 -- functions of a lower room that a higher one hands a function: name -> set of details.
@@ -368,7 +416,7 @@ local function find_pointers(model)
   source.pointer_types(select(2, source.code(slurp(model.root .. "/core/conflux.h"))), types)
   each_file(function(_, file) source.pointer_types(file.bare, types) end)
   each_file(function(node, file)
-    file.assigned = source.assigned(file.bare)
+    file.assigned, file.initialised = source.assigned(file.bare), source.initialised(file.bare)
     file.called, file.called_fields = source.called(file.bare)
     for field, struct in pairs(source.pointer_fields(file.bare, types)) do
       fields[#fields + 1] = {name = field, struct = struct, node = node, setters = {}, callers = {}}
@@ -379,11 +427,14 @@ local function find_pointers(model)
   end)
 
   each_file(function(node, file)
-    local known = included(model, node)
+    local known = house.reached(model, node, true)
     for _, field in ipairs(fields) do
       if known[field.node] then
+        for _, name in ipairs(file.initialised[field.struct] or {}) do
+          if node.names[name] then field.setters[node] = "by position" end
+        end
         for _, name in ipairs(file.assigned[field.name] or {}) do
-          if node.names[name] then field.setters[node] = name end
+          if node.names[name] then field.setters[node] = "to " .. name end
         end
         if file.called_fields[field.name] then field.callers[node] = true end
       end
@@ -399,7 +450,7 @@ local function find_pointers(model)
       for caller in pairs(field.callers) do
         if is_above(setter, caller) then
           add(field.struct .. "." .. field.name,
-            ("%s sets it to %s, %s calls it"):format(setter.label, name, caller.label))
+            ("%s sets it %s, %s calls it"):format(setter.label, name, caller.label))
         end
       end
     end
@@ -407,46 +458,46 @@ local function find_pointers(model)
   return pointers
 end
 
-local function judge_pointers(model, allowed, wrong)
-  local found, used = find_pointers(model), {}
-  for _, name in ipairs(sorted(found)) do
-    local struct = name:match "^[^.]+"
-    local key = allowed[name] and name or allowed[struct] and struct
-    if key then used[key] = true
+local function judge_pointers(model, allowed)
+  model.pointers = find_pointers(model)
+  for _, name in ipairs(sorted(model.pointers)) do
+    local rule = allowed.pointers[name] or allowed.pointers[name:match "^[^.]+"]
+    if rule then model.used[rule] = true
     else
-      wrong[#wrong + 1] = ("a pointer to a function against the order of rooms: %s\n  %s"):format(
-        name, table.concat(sorted(found[name]), "\n  "))
+      table.insert(model.wrong, ("a pointer to a function against the order of rooms: %s\n  %s"):format(
+        name, table.concat(sorted(model.pointers[name]), "\n  ")))
     end
   end
-  for _, name in ipairs(sorted(allowed)) do
-    if not used[name] then wrong[#wrong + 1] = ("the pointer %s is allowed, but no longer there"):format(name) end
-  end
-  model.pointers = found
 end
 
---- Reads the tree at `root`, which holds core/ and build/. `allowed` names what may go against the order:
--- symbols[name] = {from = file}, pointers[name] = reason. What is wrong beyond toleration is in model.wrong.
+--- Reads the tree at `root`, which holds core/ and build/. `allowed` has what may go against the order, each by its
+-- name a table of its own: symbols (with `from`, the file that may use it), pointers, structs. What is wrong beyond
+-- toleration is in model.wrong, what may be tolerated in model.found.
 function house.read(root, allowed)
   local wrong = {}
-  local model = {root = root, nodes = {}, order = {}, node_of = {}, edges = {}, long = {}, wrong = wrong,
-    found = {circle = {}, upward = {}, header = {}, length = {}}}
+  local model = {root = root, nodes = {}, order = {}, node_of = {}, edges = {}, long = {}, wrong = wrong, used = {},
+    found = {}}
+  for kind in pairs(kinds) do model.found[kind] = {} end
   model.rooms, model.index = read_page(root, wrong)
   local times = read_files(model, wrong)
   find_objects(model, times, wrong)
   read_symbols(model)
-  for _, node in ipairs(model.order) do node.users = {} end
-  local used = {}
-  read_edges(model, allowed.symbols, used)
-  for _, name in ipairs(sorted(allowed.symbols)) do
-    if not used[name] then wrong[#wrong + 1] = ("the symbol %s is allowed, but no longer used"):format(name) end
-  end
+  read_edges(model, allowed)
   find_circles(model)
   find_upward(model)
   find_headers(model)
+  find_structs(model, allowed)
+  judge_pointers(model, allowed)
   for _, path in ipairs(sorted(model.long)) do
     add_found(model, "length", path:match "^[^/]+", ("%s has %d lines"):format(path, model.long[path]))
   end
-  judge_pointers(model, allowed.pointers, wrong)
+  for kind, rules in pairs(allowed) do
+    for _, name in ipairs(sorted(rules)) do
+      if not model.used[rules[name]] then
+        wrong[#wrong + 1] = ("%s is allowed among the %s, but no longer there"):format(name, kind)
+      end
+    end
+  end
   return model
 end
 
@@ -466,16 +517,10 @@ end
 
 -- ---- what is tolerated ----------------------------------------------------------------------------------------------
 
---- What may be tolerated, and how a number of it reads.
-house.kinds = {
-  circle = "files in circles", upward = "edges against the order", header = "sources without a header",
-  length = ("files of more than %d lines"):format(house.longest),
-}
-local kinds = house.kinds
-
 --- The tolerances of a text such as tests/house/known: kind -> where -> number.
 function house.tolerances(text)
-  local known = {circle = {}, upward = {}, header = {}, length = {}}
+  local known = {}
+  for kind in pairs(kinds) do known[kind] = {} end
   for line in text:gmatch "[^\n]+" do
     local kind, where, n = line:match "^(%a+) (%S+) (%d+)$"
     if kind and known[kind] then known[kind][where] = tonumber(n)

@@ -41,9 +41,14 @@ local function plant(files)
   assert(status == 0, out .. err)
 end
 
-local function read(files, pointers, symbols)
+-- What house.read is to allow.
+local function allows(rules)
+  return {symbols = rules.symbols or {}, pointers = rules.pointers or {}, structs = rules.structs or {}}
+end
+
+local function read(files, allowed)
   plant(files)
-  return house.read(root, {pointers = pointers or {}, symbols = symbols or {}})
+  return house.read(root, allowed or allows {})
 end
 
 -- What is wrong with these files.
@@ -180,23 +185,27 @@ describe("tests/house", function()
     }
     files["README.md"] = page
     assert_one("hooks%.end\n  top/e%.c sets it to stop, base/d%.c calls it", complaints(files))
-    assert.same({}, complaints(files, "", {["hooks.end"] = "a reason"}))
-    assert.same({}, complaints(files, "", {hooks = "for all of its fields"}))
-    assert_one("the pointer other is allowed, but no longer there",
-      complaints(files, "", {["hooks.end"] = "a reason", other = "of a time before"}))
+    assert.same({}, complaints(files, "", allows {pointers = {["hooks.end"] = {}}}))
+    assert.same({}, complaints(files, "", allows {pointers = {hooks = {}}})) -- each of its fields
+    assert_one("other is allowed among the pointers, but no longer there",
+      complaints(files, "", allows {pointers = {["hooks.end"] = {}, other = {}}}))
   end)
 
-  it("finds a higher room's function in an initialiser, by a type's name, and in a table", function()
+  it("finds a higher room's function in initialisers, by a type's name, and in a table", function()
     local files = with {
       ["base/hooks.h"] = "typedef int (*f)(int);\nstruct hooks {\n    f a, *b;\n    const f *all;\n};\n",
       ["base/d.c"] = '#include "base/hooks.h"\nint d(struct hooks *h) { return h->a(1) + h->all[2](3); }\n',
       ["middle/e.c"] = '#include "base/hooks.h"\nstatic int one(int n) { return n; }\nstatic const f some[3] = {one};\n'
         .. "const struct hooks mine = {.a = one, .all = some};\n",
+      ["base/more.h"] = "typedef struct more {\n    int n;\n    int (*c)(int);\n} more;\n",
+      ["base/f.c"] = '#include "base/more.h"\nint g(more *m) { return m->c(m->n); }\n',
+      ["middle/g.c"] = '#include "base/more.h"\nstatic int one(int n) { return n; }\nconst more mine = {1, one};\n',
     }
     local list = complaints(files)
-    assert.equal(2, #list, table.concat(list, "\n"))
-    assert.truthy(list[1]:find("hooks.a\n", 1, true))
-    assert.truthy(list[2]:find("hooks.all\n", 1, true))
+    assert.equal(3, #list, table.concat(list, "\n"))
+    assert.truthy(list[1]:find("hooks.a\n  middle/e.c sets it to one, base/d.c calls it", 1, true))
+    assert.truthy(list[2]:find("hooks.all\n  middle/e.c sets it to some, base/d.c calls it", 1, true))
+    assert.truthy(list[3]:find("more.c\n  middle/g.c sets it by position, base/f.c calls it", 1, true))
   end)
 
   it("finds a function that a higher room hands to a lower one", function()
@@ -211,6 +220,27 @@ describe("tests/house", function()
     assert_one("rooms: each\n  middle/d%.c hands it a function", complaints(files))
   end)
 
+  it("finds a struct that names one of a higher room, or of a file that uses its own", function()
+    local files = with {
+      ["base/queue.h"] = '#include "own.h"\n'
+        .. "struct cf_top;\ntypedef struct cf_queue {\n    struct cf_top *t;\n    struct cf_ring *r;\n"
+        .. "    struct cf_queue *next; /* struct cf_user */\n    struct cf_own *own;\n} cf_queue;\n",
+      ["base/ring.h"] = '#include "base/types.h"\nstruct cf_ring {\n    int n;\n};\n',
+      ["base/types.h"] = '#include "base/queue.h"\n',
+      ["base/own.h"] = "struct cf_own {\n    int n;\n};\n",
+      ["base/user.h"] = "struct cf_user {\n    struct cf_own *o;\n    struct cf_queue *q;\n};\n",
+      ["top/t.c"] = "struct cf_top {\n    struct cf_queue *q;\n};\n",
+    }
+    local text = "base: 2 structs that name one above them, 0 tolerated\n"
+      .. "  cf_queue of base/queue%.h names cf_ring of base/ring%.h\n"
+      .. "  cf_queue of base/queue%.h names cf_top of top/t%.c$"
+    assert_one(text, complaints(files))
+    local rules = {["cf_queue names cf_top"] = {}}
+    assert_one("base: 1 structs .*names cf_ring", complaints(files, "", allows {structs = rules}))
+    files["base/queue.h"] = "struct cf_queue {\n    int n;\n};\n"
+    assert_one("names cf_top is allowed among the structs", complaints(files, "", allows {structs = rules}))
+  end)
+
   it("lets an allowed symbol be used from its file alone", function()
     local files = with {
       ["base/backends.c"] = "void top(void); void d(void) { top(); }\n",
@@ -219,12 +249,14 @@ describe("tests/house", function()
       ["top/e.h"] = "void top(void);\n",
     }
     local symbols = {top = {from = "core/base/backends.c"}}
-    assert.same({}, complaints(files, "", {}, symbols))
+    assert.same({}, complaints(files, "", allows {symbols = symbols}))
     files["base/others.c"] = "void top(void); void o(void) { top(); }\n"
-    assert_one("base>top: 1 edges .*base/others%.c %-> top/e%.c: uses top", complaints(files, "", {}, symbols))
+    assert_one("base>top: 1 edges .*base/others%.c %-> top/e%.c: uses top",
+      complaints(files, "", allows {symbols = symbols}))
     symbols.gone = {from = "core/base/backends.c"}
     files["base/others.c"] = nil
-    assert_one("the symbol gone is allowed, but no longer used", complaints(files, "", {}, symbols))
+    assert_one("gone is allowed among the symbols, but no longer there",
+      complaints(files, "", allows {symbols = symbols}))
   end)
 
   it("looks in the plugin first for what the plugin needs, and never for what others need", function()
@@ -245,7 +277,7 @@ describe("tests/house", function()
     plant(line())
     os.remove(root .. "/build/CMakeFiles/x.dir/core/base/c.c.o")
     program.shell(("touch -d '+1 minute' %s/core/top/a.c"):format(root))
-    local model = house.read(root, {pointers = {}, symbols = {}})
+    local model = house.read(root, allows {})
     assert.same({"core/base/c.c has no object: build first",
       "build/CMakeFiles/x.dir/core/top/a.c.o is older than core/top/a.c: build first"}, model.wrong)
   end)

@@ -64,13 +64,22 @@ end
 
 local structs = "struct%s*([%w_]*)%s*(%b{})%s*([%w_]*)"
 
+--- Its structs: a list of {name, body}.
+function source.structs(bare)
+  local list = {}
+  for tag, body, alias in bare:gmatch(structs) do
+    list[#list + 1] = {name = tag ~= "" and tag or alias, body = body}
+  end
+  return list
+end
+
 --- The fields of its structs that point to functions: field -> the struct's name.
 function source.pointer_fields(bare, types)
   local fields = {}
-  for tag, body, alias in bare:gmatch(structs) do
-    for declaration in body:sub(2, -2):gmatch "[^;]+" do
+  for _, struct in ipairs(source.structs(bare)) do
+    for declaration in struct.body:sub(2, -2):gmatch "[^;]+" do
       local name = pointer_in(declaration, types)
-      if name then fields[name] = tag ~= "" and tag or alias end
+      if name then fields[name] = struct.name end
     end
   end
   return fields
@@ -96,6 +105,19 @@ function source.assigned(bare)
     table.insert(fields[field], name)
   end
   return fields
+end
+
+--- What stands in the initialisers that name no field: the type's name -> list of names.
+function source.initialised(bare)
+  local by_type = {}
+  local function add(type, body)
+    if body:find "%.%s*[%a_][%w_]*%s*=" then return end
+    by_type[type] = by_type[type] or {}
+    for name in body:gmatch "[%a_][%w_]*" do table.insert(by_type[type], name) end
+  end
+  for type, body in bare:gmatch "([%a_][%w_]*)%s+[%a_][%w_]*%s*=%s*(%b{})" do add(type, body) end
+  for type, body in bare:gmatch "([%a_][%w_]*)%s+[%a_][%w_]*%s*%b[]%s*=%s*(%b{})" do add(type, body) end
+  return by_type
 end
 
 --- The names before a parenthesis, and those of fields and of their elements among them: two sets.
