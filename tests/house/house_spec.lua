@@ -1,6 +1,7 @@
 -- tests/house itself, over small made-up trees: each fault is found, and what is right is not.
 local house   = require "tests.house.house"
 local program = require "tests.spec.program"
+local source  = require "tests.house.source"
 
 local page = [[
 | room | what is in it | uses |
@@ -174,6 +175,7 @@ describe("tests/house", function()
     local files = with {["base/c.h"] = "void c(void);\n" .. ("\n"):rep(600)}
     assert_one("base: 1 files of more than 600 lines.*base/c%.h has 601 lines", complaints(files))
     files["base/c.h"] = files["base/c.h"]:sub(1, -2)
+    files["conflux.h"] = ("\n"):rep(601) -- the one that may be long
     assert.same({}, complaints(files))
   end)
 
@@ -206,6 +208,16 @@ describe("tests/house", function()
     assert.truthy(list[1]:find("hooks.a\n  middle/e.c sets it to one, base/d.c calls it", 1, true))
     assert.truthy(list[2]:find("hooks.all\n  middle/e.c sets it to some, base/d.c calls it", 1, true))
     assert.truthy(list[3]:find("more.c\n  middle/g.c sets it by position, base/f.c calls it", 1, true))
+  end)
+
+  it("has nothing to say of a pointer that a lower room sets, nor of another struct's field of that name", function()
+    assert.same({}, complaints(with {
+      ["base/hooks.h"] = "typedef struct hooks {\n    void (*end)(int);\n} hooks;\n",
+      ["base/d.c"] = '#include "base/hooks.h"\nstatic void stop(int n) {}\nvoid d(hooks *h) { h->end = stop; }\n',
+      ["top/e.c"] = '#include "base/hooks.h"\nvoid e(hooks *h) { h->end(1); }\n',
+      ["base/f.c"] = "struct other {\n    void (*end)(int);\n};\nvoid f(struct other *o) { o->end(1); }\n",
+      ["top/g.c"] = '#include "base/hooks.h"\nstatic void stop(int n) {}\nvoid g(hooks *h) { h->end = stop; }\n',
+    }))
   end)
 
   it("finds a function that a higher room hands to a lower one", function()
@@ -241,6 +253,23 @@ describe("tests/house", function()
     assert_one("names cf_top is allowed among the structs", complaints(files, "", allows {structs = rules}))
   end)
 
+  it("counts structs that name each other once, as a circle, where their files include each other", function()
+    assert_one("base: 2 files in circles", complaints(with {
+      ["base/d.h"] = '#pragma once\n#include "e.h"\nstruct cf_d {\n    struct cf_e *e;\n};\n',
+      ["base/e.h"] = '#pragma once\n#include "d.h"\nstruct cf_e {\n    struct cf_d *d;\n};\n',
+    }))
+  end)
+
+  it("takes ops.def for a file of its own beside ops.c", function()
+    local model = read(with {
+      ["base/ops.def"] = "ROW(1)\n",
+      ["base/ops.c"] = '#include "base/rows.h"\n',
+      ["base/rows.h"] = '#define ROW(n)\n#include "base/ops.def"\n',
+    })
+    assert.same({}, house.complaints(model, house.tolerances ""))
+    assert.truthy(model.nodes["base/ops.def"] and model.nodes["base/ops"])
+  end)
+
   it("lets an allowed symbol be used from its file alone", function()
     local files = with {
       ["base/backends.c"] = "void top(void); void d(void) { top(); }\n",
@@ -271,6 +300,38 @@ describe("tests/house", function()
     assert.truthy(model.edges[model.nodes["cuda/y"]][model.nodes["cuda/x"]])
     assert.is_nil(model.edges[model.nodes["cuda/y"]][model.nodes["base/c"]])
     assert.is_nil(model.edges[model.nodes["middle/b"]][model.nodes["cuda/x"]])
+  end)
+
+  it("reads nvcc's objects, or those of the pretended GPU where nvcc's are old", function()
+    plant(with {
+      ["README.md"] = "| `cuda` | | `base` |\n" .. page,
+      ["cuda/x.cu"] = "void x() {}\n",
+    })
+    local made = "cd %s; mkdir -p build/cuda build/CMakeFiles/conflux_cuda_emulated.dir/generated; "
+      .. "echo 'void nvcc(void) {}' | cc -x c -c - -o build/cuda/x.o; echo 'void emulated(void) {}' | "
+      .. "cc -x c -c - -o build/CMakeFiles/conflux_cuda_emulated.dir/generated/emulated_x.cpp.o"
+    program.shell(made:format(root))
+    local function defines() return house.read(root, allows {}).nodes["cuda/x"].defines end
+    assert.truthy(defines().nvcc)
+    assert.is_nil(defines().emulated)
+    program.shell(("touch -d 1990-01-01 %s/build/cuda/x.o"):format(root))
+    assert.truthy(defines().emulated)
+    assert.is_nil(defines().nvcc)
+    assert.is_nil(house.read(root, allows {}).unbuilt)
+  end)
+
+  it("names a kernel once for all instruction sets", function()
+    plant(with {
+      ["base/k.c"] = "void read_base(void) {}\nvoid read_avx2(void) {}\n",
+      ["base/l.c"] = "void read_base(void); void read_avx2(void);\nvoid l(void) { read_base(); read_avx2(); }\n",
+    })
+    local made = "cd %s/build/CMakeFiles; for isa in base avx2; do mkdir -p conflux_kernels_$isa.dir/core/base; "
+      .. "cp x.dir/core/base/[kl].c.o conflux_kernels_$isa.dir/core/base; "
+      .. "objcopy -N read_$([ $isa = base ] && echo avx2 || echo base) conflux_kernels_$isa.dir/core/base/k.c.o; "
+      .. "done; rm x.dir/core/base/[kl].c.o"
+    program.shell(made:format(root))
+    local model = house.read(root, allows {})
+    assert.same({"base/k.c has none for read (which base/l.c calls)"}, model.found.header.base.details)
   end)
 
   it("wants an object of each source, made after it", function()
@@ -341,5 +402,28 @@ void c(void) { /* inside */
     assert.equal(6, by_room.base - 2)
     assert.equal(1, by_room.cuda)
     assert.equal(6 + 2 + 1 + 2 + 3, total) -- with middle/b.c and top/a.c
+  end)
+end)
+
+describe("tests/house reads C:", function()
+  it("comments and literals", function()
+    local code, bare = source.code [[a /* "b
+ */ "c /* d", '"', "\"// e" // 'f
+'\'', g / h]]
+    assert.equal('a  \n "c /* d", \'"\', "\\"// e"  \n\'\\\'\', g / h', code)
+    assert.equal("a  \n \"\", '', \"\"  \n'', g / h", bare)
+  end)
+
+  it("a call in a literal is none", function()
+    local _, bare = source.code 'f(1, "g(2)", h->i(3), j.k[l()](4));'
+    local names, fields = source.called(bare)
+    assert.same({f = true, i = true, l = true}, names)
+    assert.same({i = true, k = true}, fields)
+  end)
+
+  it("initialisers with and without the fields' names", function()
+    assert.same({a = {"c", "d"}, g = {"i"}},
+      source.initialised "static const a b = {c, &d, 1}; struct e f = {.x = y}; g h[2] = {{i}, {0}};")
+    assert.same({x = {"y"}, z = {"w"}}, source.assigned "struct e f = {.x = y}; v->z = &w; u = t; s.r = 1;")
   end)
 end)
