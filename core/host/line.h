@@ -9,14 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-typedef enum cf_line_status { CF_LINE_READ, CF_LINE_END, CF_LINE_INTERRUPTED, CF_LINE_FAILED } cf_line_status;
-
-/* What the completer has to say about the text before the cursor.  Owned by it, valid until its next call. */
-typedef struct cf_completion {
-    const char *insertion; /* goes in at the cursor; NULL: nothing */
-    const char *list;      /* shown below the line, ends with a newline; NULL: nothing */
-} cf_completion;
-typedef void cf_completer(void *data, const char *before, int columns, cf_completion *out);
+#include "host/edit.h"
 
 typedef struct cf_line cf_line;
 
