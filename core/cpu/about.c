@@ -1,11 +1,14 @@
 /* about.c: what the CPU is, for people. */
+#include "cpu/about.h"
+
 #include <dnnl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/utsname.h>
 
 #include "base/locale.h"
-#include "cpu/cpu.h"
 #include "cpu/crowd.h"
+#include "cpu/machine.h"
 
 /* "AMD EPYC 9654 96-Core Processor"; where the system has no such line, the architecture. */
 static void model(char *text, size_t bytes) {
@@ -34,6 +37,6 @@ void cf_cpu_about(int32_t device, char *text, size_t bytes) {
     }
     char name[128];
     model(name, sizeof name);
-    const double gib = (double)cf_backend_cpu()->memory(NULL) / (1 << 30);
-    cf_format(text, bytes, "%s, %s kernels, %.1f GiB", name, cf_cpu_instructions(), gib);
+    const double gib = (double)cf_cpu_memory() / (1 << 30);
+    cf_format(text, bytes, "%s, %s kernels, %.1f GiB", name, cf_cpu_isa_name(cf_cpu_isa_here()), gib);
 }

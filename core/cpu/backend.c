@@ -1,12 +1,11 @@
 /* backend.c: the CPU as a device: memory, threads, and the choice of an instruction set. */
-#include <omp.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "cpu/backend.h"
 
+#include <sys/mman.h>
+
+#include "cpu/about.h"
 #include "cpu/cpu.h"
-#include "cpu/crowd.h"
-#include "cpu/team.h"
+#include "cpu/machine.h"
 
 enum { HUGE_BYTES = 1 << 21 };
 
@@ -26,8 +25,7 @@ static void cpu_close(void *state) { (void)state; }
 
 static size_t memory(void *state) {
     (void)state;
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+    return cf_cpu_memory();
 }
 
 /* mmap gives pages that are zero and not yet there: a large slab costs what is touched of it.  Slabs of whole huge
@@ -57,67 +55,30 @@ static void slab_free(void *state, void *slab, size_t bytes) {
     munmap(slab, bytes);
 }
 
-/* The team of this thread's worker, as crowd.h knows it. */
-static _Thread_local int team;
-
-static void set_team(int threads) {
-    omp_set_num_threads(threads); /* of this thread's teams, oneDNN's among them */
-    cf_crowd_team(team, threads);
-    team = threads;
-}
-
-void cf_cpu_make_team(cf_worker *worker) {
-    const int wanted = worker->threads, got = cf_team_open(worker->made > 0 ? worker->made : 1, wanted, 1);
-    worker->threads = worker->made = got;
-    if (got == wanted) return;
-    set_team(got);
-    cf_log(1, "a device's team has %d thread%s instead of %d: the system makes no more threads", got,
-           got == 1 ? "" : "s", wanted);
-}
-
 static cfx_status thread_begin(cf_worker *worker) {
-    /* Loops divide their work among the team that they ask for: it must be the one that they get. */
-    const int most = omp_get_thread_limit();
-    if (worker->threads > most) worker->threads = most;
-    omp_set_dynamic(0);
-    set_team(worker->threads);
+    cf_cpu_threads_begin(worker);
     return worker->local ? CFX_OK : cf_dnnl_begin(worker);
 }
 
 static void thread_end(cf_worker *worker) {
-    cf_crowd_team(team, 0);
-    team = 0;
+    cf_cpu_threads_end();
     cf_dnnl_end(worker);
 }
 
-#define BACKEND(table)                                                                                                 \
-    {                                                                                                                  \
-        .abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .count = count, .open = cpu_open, .close = cpu_close, \
-        .memory = memory, .slab_new = slab_new, .slab_free = slab_free, .thread_begin = thread_begin,                  \
-        .thread_end = thread_end, .kernels = (table), .about = cf_cpu_about                                            \
+#define BACKEND(table)                                                                                              \
+    {                                                                                                               \
+        .abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .host_cores = 1, .count = count, .open = cpu_open, \
+        .close = cpu_close, .memory = memory, .slab_new = slab_new, .slab_free = slab_free,                         \
+        .thread_begin = thread_begin, .thread_end = thread_end, .kernels = (table), .about = cf_cpu_about           \
     }
 
-static const cf_backend base = BACKEND(cf_cpu_kernels_base);
-#ifdef CF_HAVE_X86_ISAS
-static const cf_backend avx2 = BACKEND(cf_cpu_kernels_avx2);
-static const cf_backend avx512 = BACKEND(cf_cpu_kernels_avx512);
-#endif
-
 const cf_backend *cf_backend_cpu(void) {
+    static const cf_backend backends[CF_CPU_ISAS] = {
+        [CF_CPU_BASE] = BACKEND(cf_cpu_kernels_base),
 #ifdef CF_HAVE_X86_ISAS
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-        return &avx512;
-    /* who has AVX2 has F16C, which clang 14 cannot ask for */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return &avx2;
+        [CF_CPU_AVX2] = BACKEND(cf_cpu_kernels_avx2),
+        [CF_CPU_AVX512] = BACKEND(cf_cpu_kernels_avx512),
 #endif
-    return &base;
-}
-
-const char *cf_cpu_instructions(void) {
-#ifdef CF_HAVE_X86_ISAS
-    if (cf_backend_cpu() == &avx512) return "AVX-512";
-    if (cf_backend_cpu() == &avx2) return "AVX2";
-#endif
-    return "baseline";
+    };
+    return &backends[cf_cpu_isa_here()];
 }

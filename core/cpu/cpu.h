@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "cpu/threads.h"
 #include "device/backend.h"
+#include "device/scratch.h"
 
 #define CF_PASTE_(a, b) a##_##b
 #define CF_PASTE(a, b) CF_PASTE_(a, b)
@@ -21,29 +23,6 @@
 extern const cf_kernel cf_cpu_kernels_base[CF_OPS];
 extern const cf_kernel cf_cpu_kernels_avx2[CF_OPS];
 extern const cf_kernel cf_cpu_kernels_avx512[CF_OPS];
-
-/* The instruction set of the kernels that run here, for people. */
-const char *cf_cpu_instructions(void);
-
-/* Makes the threads of the worker's team, when a loop first needs them, and lowers worker->threads to as many as there
- * are. */
-void cf_cpu_make_team(cf_worker *worker);
-
-/* How many threads a loop of `work` elementary steps is worth: one, or where two had CF_GRAIN steps each, all.  Never
- * some: libgomp ends the threads that a smaller team leaves over, and makes new ones for the next larger team. */
-enum { CF_GRAIN = 16384 };
-static inline int cf_cpu_team(cf_worker *worker, int64_t work) {
-    if (work / CF_GRAIN < 2) return 1;
-    if (worker->made != worker->threads) cf_cpu_make_team(worker);
-    return worker->threads;
-}
-
-/* The part [*from, *to) of n items that thread `t` of `team` takes; parts are multiples of `unit` but the last. */
-static inline void cf_cpu_share(int64_t n, int64_t unit, int team, int t, int64_t *from, int64_t *to) {
-    const int64_t units = (n + unit - 1) / unit, a = units * t / team, b = units * (t + 1) / team;
-    *from = a * unit < n ? a * unit : n;
-    *to = b * unit < n ? b * unit : n;
-}
 
 /* oneDNN's product, kept in core/cpu/dnnl.c: y [n, m] = (add ? y : 0) + a [n, k] b [k, m], batched over `batch`
  * with given batch strides (0 repeats); row and column strides of a and b, one of them 1; y row-major with row
@@ -64,8 +43,5 @@ int cf_dnnl_fuses(int act);
 /* The oneDNN state of a worker (engine, stream, cached primitives): made by thread_begin. */
 cfx_status cf_dnnl_begin(cf_worker *worker);
 void cf_dnnl_end(cf_worker *worker);
-
-/* backend->about; about.c. */
-void cf_cpu_about(int32_t device, char *text, size_t bytes);
 
 #endif

@@ -295,6 +295,7 @@ extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_e
     static const cf_backend backend = {CFX_ABI_VERSION,
                                        "cuda",
                                        0,
+                                       0,
                                        cuda_count,
                                        cuda_open,
                                        cuda_close,

@@ -14,11 +14,11 @@
 /* The thread that runs a device's queues, as a kernel sees it. */
 typedef struct cf_worker {
     const struct cf_backend *backend;
-    void *state; /* what backend->open made */
-    int threads; /* the device's team; the backend may lower it to what there can be */
-    int made;    /* threads of it that the backend has made; of another size than `threads`, or 0: there is no team */
-    void *local; /* the backend's own, made by thread_begin */
-    void *scratch;
+    void *state;   /* what backend->open made */
+    int threads;   /* the device's team; the backend may lower it to what there can be */
+    int made;      /* threads of it that the backend has made; of another size than `threads`, or 0: there is no team */
+    void *local;   /* the backend's own, made by thread_begin */
+    void *scratch; /* scratch.h's */
     size_t scratch_bytes;
 } cf_worker;
 
@@ -30,6 +30,7 @@ typedef struct cf_backend {
     int32_t abi;         /* CFX_ABI_VERSION */
     const char *name;    /* "cpu", "cuda" */
     int32_t host_memory; /* the host may read and write its slabs */
+    int32_t host_cores;  /* its devices compute on the host's cores, which those of a run share */
     /* How many devices there are, with the reason in `why` where none. */
     int32_t (*count)(char *why, size_t why_bytes);
     cfx_status (*open)(int32_t index, void **state);
@@ -110,10 +111,5 @@ typedef struct cf_collectives {
     /* Whether what was joined last on queue q has been launched; a failure: it will not be. */
     cfx_status (*joined)(cf_worker *worker, int q, bool *is);
 } cf_collectives;
-
-/* At least `bytes` of 64-byte aligned memory that lasts until the next call of this; NULL when there is none. */
-void *cf_worker_scratch(cf_worker *worker, size_t bytes);
-
-const cf_backend *cf_backend_cpu(void);
 
 #endif

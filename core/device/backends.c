@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "cpu/backend.h"
 #include "device/libraries.h"
 
 /* ---- the registry ----------------------------------------------------------------------------------- */

@@ -92,13 +92,13 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
     return CFX_OK;
 }
 
-/* Shares the cores evenly among the run's CPU devices; each has at least one. */
+/* Shares the host's cores evenly among those of the run's devices that compute on them; each has at least one. */
 static void share_cores(cfx_context *context) {
     int32_t cpus = 0, seen = 0;
-    for (int32_t i = 0; i < context->ndevices; i++) cpus += context->devices[i]->backend == cf_backend_cpu();
+    for (int32_t i = 0; i < context->ndevices; i++) cpus += context->devices[i]->backend->host_cores;
     for (int32_t i = 0; i < context->ndevices && cpus > 0; i++) {
         cfx_device *device = context->devices[i];
-        if (device->backend != cf_backend_cpu()) continue;
+        if (!device->backend->host_cores) continue;
         const int32_t share = context->threads / cpus + (seen++ < context->threads % cpus);
         atomic_store(&device->threads, share > 0 ? share : 1);
     }

@@ -5,7 +5,6 @@
  * command or finishes a ticket that someone waits for wakes it.
  */
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "device/context.h"
+#include "device/scratch.h"
 
 /* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
  * microseconds, and waking a sleeping thread costs more than the whole command. */
@@ -301,7 +301,7 @@ static void *work(void *arg) {
         }
     }
     device->backend->thread_end(&worker);
-    free(worker.scratch);
+    cf_worker_scratch_free(&worker);
     return NULL;
 }
 
@@ -317,14 +317,4 @@ void cf_worker_stop(cfx_device *device) {
     atomic_store(&device->stop, 1);
     cf_unpark(&device->wake);
     pthread_join(device->thread, NULL);
-}
-
-void *cf_worker_scratch(cf_worker *worker, size_t bytes) {
-    if (bytes > worker->scratch_bytes) {
-        free(worker->scratch);
-        worker->scratch_bytes = 0;
-        worker->scratch = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-        if (worker->scratch) worker->scratch_bytes = bytes;
-    }
-    return worker->scratch;
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cpu/backend.h"
 #include "cpu/cpu.h"
 #include "queues.h"
 

@@ -12,7 +12,9 @@
 #include <omp.h>
 #include <stdlib.h>
 
+#include "cpu/backend.h"
 #include "cpu/cpu.h"
+#include "device/scratch.h"
 #ifdef CF_TEST_CUDA
 #include "emulated_backend.h"
 #endif
@@ -269,7 +271,7 @@ static inline machine *machine_at(int k) {
     free_views();
     if (m.kernels) {
         cf_backend_cpu()->thread_end(&m.worker);
-        free(m.worker.scratch);
+        cf_worker_scratch_free(&m.worker);
         memset(&m, 0, sizeof m);
     }
     if (k >= 4 * n) return NULL;

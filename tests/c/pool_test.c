@@ -1,6 +1,7 @@
 /* Device memory: core/device/pool.c. */
 #include "test.h"
 
+#include "cpu/backend.h"
 #include "queues.h"
 
 static cf_pool new_pool(size_t limit) {
