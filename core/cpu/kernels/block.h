@@ -87,10 +87,6 @@ enum { CF_GRID = 65536 };
 typedef double (*cf_chunk)(void *context, int64_t from, int64_t n);
 cfx_status CF_K(grid_sum)(cf_worker *worker, int64_t n, int cost, cf_chunk chunk, void *context, double *out);
 
-/* The sum and the sum of squares of n floats or doubles in a fixed order. */
-double CF_K(block_sum)(cf_compute c, const void *x, int64_t n);
-double CF_K(block_sumsq)(cf_compute c, const void *x, int64_t n);
-
 /* A loop whose iterations do not depend on each other even where its pointers are equal. */
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed"

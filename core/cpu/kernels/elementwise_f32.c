@@ -1,5 +1,5 @@
 /* elementwise_f32.c: the block loops of float. */
-#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/elementwise_loops.h"
 #include "cpu/kernels/maths.h"
 
 typedef float number;

@@ -1,5 +1,5 @@
 /* elementwise_f64.c: the block loops of double. */
-#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/elementwise_loops.h"
 #include "cpu/kernels/maths.h"
 
 typedef double number;

@@ -1,6 +1,6 @@
 /* elementwise_i64.c: the block loops of integers.  They wrap around, as they do in PyTorch, hence the unsigned
  * arithmetic.  Rows of domain FLOAT have no loop: the dispatcher has made their operands floats. */
-#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/elementwise_loops.h"
 
 typedef int64_t number;
 #define TO_NUMBER(p) cf_integer(p)

@@ -4,6 +4,7 @@
  * compute type.  Of integers it is made in float, as the dispatcher would have it. */
 #include "cpu/kernels/block.h"
 #include "cpu/kernels/maths.h"
+#include "cpu/kernels/reduce_blocks.h"
 
 /* Which input the gradient is for: i[1] of the call. */
 enum { OF_X = 0, OF_Y = 1 };

@@ -1,6 +1,7 @@
 /* norm.c: layer normalisation and dropout. */
 #include "cpu/kernels/maths.h"
 #include "cpu/kernels/philox.h"
+#include "cpu/kernels/reduce_blocks.h"
 #include "cpu/kernels/rows.h"
 
 #define T float

@@ -6,7 +6,7 @@
  * chunks on a grid that the shape alone fixes, whose partial results are joined in order, so that no team size
  * changes a bit.
  */
-#include "cpu/kernels/reduce.h"
+#include "cpu/kernels/reduce_blocks.h"
 
 /* Rows of columns that are added as floats before they are joined as doubles. */
 enum { FOLD_ROWS = 64 };

@@ -3,7 +3,7 @@
  * A row of floats is added in 64 lanes that are then joined pairwise; rows are short (a block), and their sums
  * are joined as doubles: so 10^7 ones make exactly 10^7, and the order never depends on the team.  Where a sum is
  * divided or a root is taken, and of products, the lanes are doubles, for the result of numbers that do not fit may. */
-#include "cpu/kernels/reduce.h"
+#include "cpu/kernels/reduce_blocks.h"
 
 enum { LANES = 64 };
 

@@ -1,5 +1,6 @@
 /* softmax.c: softmax, its logarithm, and the cross entropy of logits. */
 #include "cpu/kernels/maths.h"
+#include "cpu/kernels/reduce_blocks.h"
 #include "cpu/kernels/rows.h"
 
 #define T float

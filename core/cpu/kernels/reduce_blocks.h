@@ -1,6 +1,6 @@
-/* reduce.h: the loops that reductions are made of, shared by reduce.c and reduce_blocks.c. */
-#ifndef CF_CPU_KERNELS_REDUCE_H
-#define CF_CPU_KERNELS_REDUCE_H
+/* reduce_blocks.h: the loops over a block that reductions are made of. */
+#ifndef CF_CPU_KERNELS_REDUCE_BLOCKS_H
+#define CF_CPU_KERNELS_REDUCE_BLOCKS_H
 
 #include "cpu/kernels/block.h"
 
@@ -45,5 +45,9 @@ void CF_K(arg_row)(cf_compute c, int is_max, const void *x, int64_t n, int64_t f
 void CF_K(arg_column)(cf_compute c, int is_max, const void *x, int64_t n, int64_t first, cf_partial *best, int64_t *at);
 /* Whether b is better than a. */
 int CF_K(arg_better)(cf_compute c, int is_max, cf_partial a, cf_partial b);
+
+/* The sum and the sum of squares of n floats or doubles in a fixed order. */
+double CF_K(block_sum)(cf_compute c, const void *x, int64_t n);
+double CF_K(block_sumsq)(cf_compute c, const void *x, int64_t n);
 
 #endif

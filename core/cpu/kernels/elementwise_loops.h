@@ -1,6 +1,6 @@
-/* elementwise.h: what the engine and its tables of block loops share. */
-#ifndef CF_CPU_KERNELS_ELEMENTWISE_H
-#define CF_CPU_KERNELS_ELEMENTWISE_H
+/* elementwise_loops.h: the type of a block loop, and the tables from which the engine (elementwise.c) chooses. */
+#ifndef CF_CPU_KERNELS_ELEMENTWISE_LOOPS_H
+#define CF_CPU_KERNELS_ELEMENTWISE_LOOPS_H
 
 #include "cpu/kernels/block.h"
 
