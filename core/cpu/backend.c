@@ -5,6 +5,7 @@
 
 #include "cpu/about.h"
 #include "cpu/cpu.h"
+#include "cpu/dnnl.h"
 #include "cpu/machine.h"
 
 enum { HUGE_BYTES = 1 << 21 };

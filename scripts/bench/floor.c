@@ -14,7 +14,10 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cpu/dnnl_make.h"
+#include "base/status.h"
+#include "cpu/backend.h"
+#include "cpu/dnnl_matmul.h"
+#include "cpu/dnnl_primitive.h"
 #include "device/rules.h"
 
 #define FLOOR_API __attribute__((visibility("default")))
@@ -67,7 +70,7 @@ typedef struct side {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int nproducts;
-    cf_dnnl_matmul products[3 * MAX_LAYERS];
+    cf_dnnl_primitive products[3 * MAX_LAYERS];
     float *flat[4];                /* parameters, gradients, both states: [n] */
     float *value[MAX_LAYERS + 1];  /* input and outputs: [batch, size] */
     float *change[MAX_LAYERS + 1]; /* their gradients */
@@ -89,16 +92,19 @@ static void scatter(float *x, int64_t n, float scale) {
     }
 }
 
+static int set_address(cf_dnnl_primitive *p, int arg, void *data) {
+    return dnnl_memory_set_data_handle(p->args[arg].memory, data) == dnnl_success;
+}
+
 /* Makes a product and ties it to its operands for good. */
 static int add_product(side *s, const cf_product *p) {
-    cf_dnnl_matmul *m = &s->products[s->nproducts];
+    cf_dnnl_primitive *m = &s->products[s->nproducts++];
     if (cf_dnnl_matmul_new(s->engine, p, m) != CFX_OK) return 0;
-    s->nproducts++;
     if (m->pad_bytes > s->pad_bytes) s->pad_bytes = m->pad_bytes;
-    return dnnl_memory_set_data_handle(m->a, (void *)p->a) == dnnl_success &&
-           dnnl_memory_set_data_handle(m->b, (void *)p->b) == dnnl_success &&
-           dnnl_memory_set_data_handle(m->y, p->y) == dnnl_success &&
-           (!m->bias || dnnl_memory_set_data_handle(m->bias, (void *)p->bias) == dnnl_success);
+    void *const data[] = {(void *)p->a, (void *)p->b, p->y, (void *)p->bias};
+    int good = 1;
+    for (int k = 0; k < m->nargs - 1; k++) good &= set_address(m, k, data[k]);
+    return good;
 }
 
 static int make_products(side *s) {
@@ -110,20 +116,53 @@ static int make_products(side *s) {
         weight[l] = s->flat[0] + at;
         dweight[l] = s->flat[1] + at;
         at += round_up(in * out) + round_up(out);
-        const cf_product forward = {.dtype = CFX_FLOAT32, .batch = 1, .n = j->batch, .m = out, .k = in,
-                                    .a = s->value[l], .a_row = in, .a_col = 1, .b = weight[l], .b_row = 1, .b_col = in,
-                                    .y = s->value[l + 1], .y_row = out, .bias = weight[l] + round_up(in * out),
+        const cf_product forward = {.dtype = CFX_FLOAT32,
+                                    .batch = 1,
+                                    .n = j->batch,
+                                    .m = out,
+                                    .k = in,
+                                    .a = s->value[l],
+                                    .a_row = in,
+                                    .a_col = 1,
+                                    .b = weight[l],
+                                    .b_row = 1,
+                                    .b_col = in,
+                                    .y = s->value[l + 1],
+                                    .y_row = out,
+                                    .bias = weight[l] + round_up(in * out),
                                     .act = l + 1 < j->layers ? j->act : -1};
         if (!add_product(s, &forward)) return 0;
     }
     for (int l = j->layers - 1; l >= 0; l--) {
         const int64_t in = j->sizes[l], out = j->sizes[l + 1];
-        const cf_product by_weight = {.dtype = CFX_FLOAT32, .batch = 1, .n = out, .m = in, .k = j->batch,
-                                      .a = s->change[l + 1], .a_row = 1, .a_col = out, .b = s->value[l], .b_row = in,
-                                      .b_col = 1, .y = dweight[l], .y_row = in, .act = -1};
-        const cf_product by_input = {.dtype = CFX_FLOAT32, .batch = 1, .n = j->batch, .m = in, .k = out,
-                                     .a = s->change[l + 1], .a_row = out, .a_col = 1, .b = weight[l], .b_row = in,
-                                     .b_col = 1, .y = s->change[l], .y_row = in, .act = -1};
+        const cf_product by_weight = {.dtype = CFX_FLOAT32,
+                                      .batch = 1,
+                                      .n = out,
+                                      .m = in,
+                                      .k = j->batch,
+                                      .a = s->change[l + 1],
+                                      .a_row = 1,
+                                      .a_col = out,
+                                      .b = s->value[l],
+                                      .b_row = in,
+                                      .b_col = 1,
+                                      .y = dweight[l],
+                                      .y_row = in,
+                                      .act = -1};
+        const cf_product by_input = {.dtype = CFX_FLOAT32,
+                                     .batch = 1,
+                                     .n = j->batch,
+                                     .m = in,
+                                     .k = out,
+                                     .a = s->change[l + 1],
+                                     .a_row = out,
+                                     .a_col = 1,
+                                     .b = weight[l],
+                                     .b_row = in,
+                                     .b_col = 1,
+                                     .y = s->change[l],
+                                     .y_row = in,
+                                     .act = -1};
         if (!add_product(s, &by_weight) || (l > 0 && !add_product(s, &by_input))) return 0;
     }
     return 1;
@@ -153,12 +192,12 @@ static int side_begin(side *s) {
     if (!make_products(s)) return 0;
     s->pad = floats((int64_t)s->pad_bytes / 4 + 1);
     for (int k = 0; k < s->nproducts && s->pad; k++)
-        if (dnnl_memory_set_data_handle(s->products[k].pad, s->pad) != dnnl_success) return 0;
+        if (!set_address(&s->products[k], s->products[k].nargs - 1, s->pad)) return 0;
     return s->pad != NULL;
 }
 
 static void side_end(side *s) {
-    for (int k = 0; k < s->nproducts; k++) cf_dnnl_matmul_free(&s->products[k]);
+    for (int k = 0; k < s->nproducts; k++) cf_dnnl_primitive_free(&s->products[k]);
     if (s->stream) dnnl_stream_destroy(s->stream);
     if (s->engine) dnnl_engine_destroy(s->engine);
     for (int k = 0; k < 4; k++)
@@ -193,8 +232,9 @@ static int combine(cf_worker *worker, int32_t n, float *const *x, int64_t from, 
 
 static int update(side *s) {
     const int64_t n = s->job->n;
-    room r = {.call = {.op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32, .p = {1, 0, 0, 1e-8},
-                       .i = {CF_RULE_ADAM}}};
+    room r = {
+        .call = {
+            .op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32, .p = {1, 0, 0, 1e-8}, .i = {CF_RULE_ADAM}}};
     cf_view *v = (cf_view *)(r.bytes + sizeof(cf_call));
     v[0] = view_of(s->flat[0], CFX_FLOAT32, n);
     v[1] = view_of(s->flat[2], CFX_FLOAT32, n);
@@ -208,13 +248,8 @@ static int step(side *s) {
     job *j = s->job;
     int good = 1;
     for (int k = 0; k < s->nproducts; k++) {
-        const cf_dnnl_matmul *m = &s->products[k];
-        const dnnl_exec_arg_t args[5] = {{DNNL_ARG_SRC, m->a},
-                                         {DNNL_ARG_WEIGHTS, m->b},
-                                         {DNNL_ARG_DST, m->y},
-                                         {DNNL_ARG_SCRATCHPAD, m->pad},
-                                         {DNNL_ARG_BIAS, m->bias}};
-        good &= dnnl_primitive_execute(m->primitive, s->stream, m->bias ? 5 : 4, args) == dnnl_success;
+        const cf_dnnl_primitive *m = &s->products[k];
+        good &= dnnl_primitive_execute(m->primitive, s->stream, m->nargs, m->args) == dnnl_success;
     }
     if (j->devices > 1) {
         const int64_t units = j->n / ALIGN;
@@ -248,8 +283,14 @@ static void *run(void *arg) {
  * [layers + 1]; act: a row of ops.def that oneDNN fuses; batch: samples a device; threads: a device's team. */
 FLOOR_API double conflux_floor(int32_t layers, const int64_t *sizes, const char *act, int64_t batch, int32_t devices,
                                int32_t threads, int32_t steps) {
-    job j = {.layers = layers, .devices = devices, .threads = threads, .steps = steps, .sizes = sizes, .batch = batch,
-             .act = cfx_op_find(act), .meeting = {.n = devices}};
+    job j = {.layers = layers,
+             .devices = devices,
+             .threads = threads,
+             .steps = steps,
+             .sizes = sizes,
+             .batch = batch,
+             .act = cfx_op_find(act),
+             .meeting = {.n = devices}};
     if (layers < 1 || layers > MAX_LAYERS || devices < 1 || devices > MAX_DEVICES || !cf_dnnl_fuses(j.act)) return -1;
     for (int l = 0; l < layers; l++) j.n += round_up(sizes[l] * sizes[l + 1]) + round_up(sizes[l + 1]);
     side *sides = calloc((size_t)devices, sizeof *sides);
@@ -309,7 +350,10 @@ FLOOR_API double conflux_floor_allreduce(float *a, float *b, int64_t n, int32_t 
     if (threads < 1 || threads > MAX_THREADS) return -1;
     for (int32_t t = 0; t < threads; t++) {
         const int64_t units = n / ALIGN;
-        parts[t] = (part){.x = {a, b}, .from = units * t / threads * ALIGN, .repeats = repeats, .meeting = &m,
+        parts[t] = (part){.x = {a, b},
+                          .from = units * t / threads * ALIGN,
+                          .repeats = repeats,
+                          .meeting = &m,
                           .to = t + 1 < threads ? units * (t + 1) / threads * ALIGN : n};
     }
     int32_t started = 1; /* the caller is the first */

@@ -6,6 +6,7 @@
  */
 #include <omp.h>
 
+#include "cpu/dnnl_matmul.h"
 #include "cpu/kernels/block.h"
 
 /* The tile kernel keeps MR rows by two vectors in registers. */

@@ -1,0 +1,54 @@
+/* dnnl_primitive.h: a oneDNN primitive, and the memory objects that it runs on.
+ *
+ * oneDNN 2.x and 3.x make primitives by different C calls and run them by the same ones; dnnl_primitive.c is the only
+ * file that knows the difference.  An operation is described by functions of one face for both, which dnnl_primitive.c
+ * has one of for each kind of operation that somebody needs: today cf_dnnl_matmul_desc.
+ */
+#ifndef CF_CPU_DNNL_PRIMITIVE_H
+#define CF_CPU_DNNL_PRIMITIVE_H
+
+#include <dnnl.h>
+
+#include "conflux.h"
+
+enum { CF_DNNL_ARGS = 8 };
+
+/* The addresses of its arguments are set anew for each run, the scratchpad's too. */
+typedef struct cf_dnnl_primitive {
+    dnnl_primitive_t primitive;
+    int nargs;
+    dnnl_exec_arg_t args[CF_DNNL_ARGS]; /* in the order that it was made with; the last is the scratchpad */
+    size_t pad_bytes;
+} cf_dnnl_primitive;
+
+/* Of what `desc` describes, with these n arguments (DNNL_ARG_SRC, ...), each in the format that `desc` has for it.  Of a
+ * failure *out keeps what was made so far: cf_dnnl_primitive_free takes it, as it takes zeros. */
+dnnl_status_t cf_dnnl_primitive_new(dnnl_engine_t engine, const_dnnl_primitive_desc_t desc, int n, const int *args,
+                                    cf_dnnl_primitive *out);
+void cf_dnnl_primitive_free(cf_dnnl_primitive *p);
+
+/* Runs on this stream: data [nargs - 1] are the arguments' addresses, `pad` is the scratchpad's [pad_bytes]. */
+dnnl_status_t cf_dnnl_primitive_run(cf_dnnl_primitive *p, dnnl_stream_t stream, void *const *data, void *pad);
+
+/* CFX_OK; CFX_EMEMORY; or CFX_ESTATE: oneDNN has no such operation. */
+cfx_status cf_dnnl_made(dnnl_status_t status, const char *what);
+
+/* ---- what is described ------------------------------------------------------------------------------------- */
+
+/* A tensor's shape and format; with oneDNN 2 a struct, with 3 a pointer.  All zeros: there is none. */
+typedef dnnl_memory_desc_t cf_dnnl_desc;
+
+dnnl_status_t cf_dnnl_desc_new(cf_dnnl_desc *out, int ndims, const dnnl_dims_t shape, dnnl_data_type_t type,
+                               const dnnl_dims_t stride);
+void cf_dnnl_desc_free(cf_dnnl_desc *desc);
+
+/* What is done to a result before it is written: y is added to it, an activation taken of it. */
+dnnl_status_t cf_dnnl_append_sum(dnnl_post_ops_t ops);
+dnnl_status_t cf_dnnl_append_act(dnnl_post_ops_t ops, dnnl_alg_kind_t act, float alpha);
+
+/* y = a b + bias, with what `ops` (NULL: nothing) says done to it. */
+dnnl_status_t cf_dnnl_matmul_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engine, const cf_dnnl_desc *a,
+                                  const cf_dnnl_desc *b, const cf_dnnl_desc *bias, const cf_dnnl_desc *y,
+                                  const_dnnl_post_ops_t ops);
+
+#endif
