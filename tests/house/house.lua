@@ -195,6 +195,10 @@ end
 
 local function read_edges(model, allowed)
   for _, node in ipairs(model.order) do model.edges[node] = {} end
+  local headers = {} -- of allowed symbols
+  for _, rule in pairs(allowed.symbols) do
+    if rule.header then headers[rule.header] = rule end
+  end
   local definers = {} -- symbol -> nodes
   for _, node in ipairs(model.order) do
     for symbol in pairs(node.defines) do
@@ -207,7 +211,9 @@ local function read_edges(model, allowed)
       for _, path in ipairs(source.includes(file.code)) do
         local beside = file.path:match "^(.*/)" .. path
         local to = model.node_of[beside] or model.node_of[path]
-        if to then add_edge(model, node, to, "includes", path) end
+        if to and not (headers[path] and headers[path].from == "core/" .. node.label) then
+          add_edge(model, node, to, "includes", path)
+        end
       end
     end
     for symbol, name in pairs(node.needs) do
@@ -471,8 +477,9 @@ local function judge_pointers(model, allowed)
 end
 
 --- Reads the tree at `root`, which holds core/ and build/. `allowed` has what may go against the order, each by its
--- name a table of its own: symbols (with `from`, the file that may use it), pointers, structs. What is wrong beyond
--- toleration is in model.wrong, what may be tolerated in model.found.
+-- name a table of its own: symbols (with `from`, the file that may use it, and perhaps `header`, which that file may
+-- include for it), pointers, structs. What is wrong beyond toleration is in model.wrong, what may be tolerated in
+-- model.found.
 function house.read(root, allowed)
   local wrong = {}
   local model = {root = root, nodes = {}, order = {}, node_of = {}, edges = {}, long = {}, wrong = wrong, used = {},

@@ -288,6 +288,21 @@ describe("tests/house", function()
       complaints(files, "", allows {symbols = symbols}))
   end)
 
+  it("lets that file alone include the header of an allowed symbol", function()
+    local files = with {
+      ["base/backends.c"] = '#include "top/e.h"\nvoid *backends(void) { return top; }\n',
+      ["top/e.c"] = '#include "top/e.h"\nvoid top(void) {}\n',
+      ["top/e.h"] = "void top(void);\n",
+    }
+    local symbols = {top = {from = "core/base/backends.c", header = "top/e.h"}}
+    assert.same({}, complaints(files, "", allows {symbols = symbols}))
+    files["base/others.c"] = '#include "top/e.h"\n'
+    assert_one("base>top: 1 edges .*base/others%.c %-> top/e%.c: includes", complaints(files, "", allows {symbols = symbols}))
+    files["base/others.c"] = nil
+    symbols.top.header = nil
+    assert_one("base>top: 1 edges .*base/backends%.c %-> top/e%.c: includes", complaints(files, "", allows {symbols = symbols}))
+  end)
+
   it("looks in the plugin first for what the plugin needs, and never for what others need", function()
     local files = with {
       ["README.md"] = "| `cuda` | | `base` |\n" .. page,

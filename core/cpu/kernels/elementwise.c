@@ -5,6 +5,8 @@
  * other is gathered into a temporary (block.h), and the row's loop runs over the block.  Loops always run over
  * whole units, so an element's bits depend neither on its place in the tensor nor on the team.
  */
+#include "cpu/kernels/elementwise.h"
+
 #include "cpu/kernels/elementwise_loops.h"
 
 enum { MAX_IN = 3 };

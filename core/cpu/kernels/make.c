@@ -1,4 +1,6 @@
 /* make.c: tensors from numbers, copies between views, and the small rows that training keeps on the device. */
+#include "cpu/kernels/make.h"
+
 #include "cpu/kernels/block.h"
 
 /* ---- copies of bytes -------------------------------------------------------------------------------------- */

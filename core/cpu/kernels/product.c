@@ -8,6 +8,8 @@
 
 #include "cpu/dnnl_matmul.h"
 #include "cpu/kernels/block.h"
+#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/make.h"
 
 /* The tile kernel keeps MR rows by two vectors in registers. */
 #if defined(__AVX512F__)
@@ -32,10 +34,6 @@ enum { GEMM_MC = 192, GEMM_NC = 512, GEMM_KC = 256 };
 #define T uint64_t
 #define GEMM(name) u64_##name
 #include "cpu/kernels/gemm.h"
-
-cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call);
-cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call);
-cfx_status CF_K(fill)(cf_worker *worker, const cf_call *call);
 
 /* A call of another row: one output, at most one input. */
 typedef union small_call {
