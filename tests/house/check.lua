@@ -88,18 +88,15 @@ local function print_found(model)
     print(("  %s: %s"):format(name, rule and rule.why or "NOT ALLOWED"))
     for _, detail in ipairs(keys(model.pointers[name])) do print("    " .. detail) end
   end
-  for _, kind in ipairs(keys(house.kinds)) do
+  for _, kind in ipairs(house.order) do
     print(("\n%s:"):format(house.kinds[kind]))
     for _, where in ipairs(keys(model.found[kind])) do
       local found = model.found[kind][where]
       print(("  %s: %d"):format(where, found.n))
-      for _, detail in ipairs(kind == "circle" and {} or found.details) do print("    " .. detail) end
+      for _, detail in ipairs(found.details) do print("    " .. detail) end
     end
   end
-  for _, circle in ipairs(model.circles) do
-    print(("\nCircle of %d files:"):format(#circle))
-    for _, line in ipairs(house.edges_within(model, circle)) do print("  " .. line) end
-  end
+  for _, text in ipairs(model.circle_texts) do print("\n" .. text) end
 end
 
 local function fail(usage)

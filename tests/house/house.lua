@@ -4,6 +4,7 @@
 -- none. It has an edge to each node that it includes, and to each that defines a symbol that its objects leave
 -- undefined. Objects are a release build's, those of the plugin nvcc's or else those for the pretended GPU. The plugin
 -- is a library of its own: what it defines, it does not look for elsewhere.
+local graph  = require "tests.house.graph"
 local source = require "tests.house.source"
 
 local house = {longest = 600}
@@ -17,6 +18,7 @@ house.kinds = {
   circle = "files in circles", upward = "edges against the order", struct = "structs that name one above them",
   header = "sources without a header", length = ("files of more than %d lines"):format(house.longest),
 }
+house.order = {"upward", "struct", "header", "length", "circle"}
 local kinds = house.kinds
 
 local function slurp(path)
@@ -236,41 +238,6 @@ end
 
 -- ---- what is wrong ------------------------------------------------------------------------------------------------
 
---- The strongly connected components of two nodes or more (Tarjan), each in the order of its labels.
-function house.circles(nodes, edges)
-  local circles, stack, number, low, on_stack, count = {}, {}, {}, {}, {}, 0
-  local function visit(node)
-    count = count + 1
-    number[node], low[node], on_stack[node] = count, count, true
-    stack[#stack + 1] = node
-    for to in pairs(edges[node]) do
-      if not number[to] then
-        visit(to)
-        low[node] = math.min(low[node], low[to])
-      elseif on_stack[to] then
-        low[node] = math.min(low[node], number[to])
-      end
-    end
-    if low[node] == number[node] then
-      local circle = {}
-      repeat
-        local top = table.remove(stack)
-        on_stack[top] = nil
-        circle[#circle + 1] = top
-      until top == node
-      if #circle > 1 then
-        table.sort(circle, function(a, b) return a.label < b.label end)
-        circles[#circles + 1] = circle
-      end
-    end
-  end
-  for _, node in ipairs(nodes) do
-    if not number[node] then visit(node) end
-  end
-  table.sort(circles, function(a, b) return a[1].label < b[1].label end)
-  return circles
-end
-
 -- "a, b, c, d and 3 more"
 local function some(names)
   local rest = #names - 4
@@ -308,15 +275,22 @@ local function add_found(model, kind, where, detail)
   table.insert(found[where].details, detail)
 end
 
+local function labels(nodes, separator)
+  local list = {}
+  for i, node in ipairs(nodes) do list[i] = node.label end
+  return table.concat(list, separator)
+end
+
 local function find_circles(model)
-  model.circles = house.circles(model.order, model.edges)
+  model.circles = graph.circles(model.order, model.edges)
   for _, circle in ipairs(model.circles) do
-    local labels, rooms = {}, {}
-    for i, node in ipairs(circle) do labels[i] = node.label end
-    local text = {("a circle of %d files: %s"):format(#circle, table.concat(labels, " "))}
+    local text = {("a circle of %d files: %s"):format(#circle, labels(circle, " "))}
     for _, line in ipairs(house.edges_within(model, circle)) do text[#text + 1] = "  " .. line end
+    model.circle_texts[#model.circle_texts + 1] = table.concat(text, "\n")
+    local rooms = {}
     for _, node in ipairs(circle) do
-      add_found(model, "circle", node.room, not rooms[node.room] and table.concat(text, "\n") or nil)
+      add_found(model, "circle", node.room, not rooms[node.room] and ("shortest way round: %s"):format(
+        labels(graph.way_round(model.edges, circle, node.room), " -> ")) or nil)
       rooms[node.room] = true
     end
   end
@@ -358,24 +332,13 @@ local function find_headers(model)
   end
 end
 
---- A node and what it uses, itself and through others, or only what it so includes: a set.
-function house.reached(model, node, only_includes, set)
-  set = set or {}
-  if set[node] then return set end
-  set[node] = true
-  for to, edge in pairs(model.edges[node]) do
-    if edge.includes or not only_includes then house.reached(model, to, only_includes, set) end
-  end
-  return set
-end
-
 -- Structs that name a struct of a file above theirs: of a higher room, or of one that uses theirs, if only through
 -- others. A pointer needs no include; where there is one, it is an edge already.
 local function find_structs(model, allowed)
   local homes = {}
   local function is_above(node, other)
     if node.room ~= other.room then return (model.index[node.room] or 0) < (model.index[other.room] or 0) end
-    return house.reached(model, node)[other] and not house.reached(model, other, true)[node]
+    return graph.reached(model.edges, node)[other] and not graph.reached(model.edges, other, true)[node]
   end
   local function each_struct(f)
     for _, node in ipairs(model.order) do
@@ -433,7 +396,7 @@ local function find_pointers(model)
   end)
 
   each_file(function(node, file)
-    local known = house.reached(model, node, true)
+    local known = graph.reached(model.edges, node, true)
     for _, field in ipairs(fields) do
       if known[field.node] then
         for _, name in ipairs(file.initialised[field.struct] or {}) do
@@ -483,7 +446,7 @@ end
 function house.read(root, allowed)
   local wrong = {}
   local model = {root = root, nodes = {}, order = {}, node_of = {}, edges = {}, long = {}, wrong = wrong, used = {},
-    found = {}}
+    found = {}, circle_texts = {}}
   for kind in pairs(kinds) do model.found[kind] = {} end
   model.rooms, model.index = read_page(root, wrong)
   local times = read_files(model, wrong)
@@ -537,25 +500,28 @@ function house.tolerances(text)
   return known
 end
 
---- What is wrong with the model: a list of texts, empty if nothing is. Tolerances that are too large are wrong, too.
+--- What is wrong with the model: a list of texts, empty if nothing is; where files in circles are too many, the last
+-- are the circles with their edges. Tolerances that are too large are wrong, too.
 function house.complaints(model, known)
-  local list = {}
+  local list, has_circles = {}, false
   for _, text in ipairs(model.wrong) do list[#list + 1] = text end
-  for _, kind in ipairs(sorted(kinds)) do
+  for _, kind in ipairs(house.order) do
     local places = {}
     for where in pairs(model.found[kind]) do places[where] = true end
     for where in pairs(known[kind]) do places[where] = true end
     for _, where in ipairs(sorted(places)) do
       local found, tolerated = model.found[kind][where] or {n = 0, details = {}}, known[kind][where] or 0
       if found.n > tolerated then
-        local details = table.concat(found.details, "\n"):gsub("\n", "\n  ")
-        list[#list + 1] = ("%s: %d %s, %d tolerated\n  %s"):format(where, found.n, kinds[kind], tolerated, details)
+        list[#list + 1] = ("%s: %d %s, %d tolerated\n  %s"):format(where, found.n, kinds[kind], tolerated,
+          table.concat(found.details, "\n  "))
+        has_circles = has_circles or kind == "circle"
       elseif found.n < tolerated and where ~= model.unbuilt then
         list[#list + 1] = ("%s: %d %s, but tests/house/known tolerates %d: run tests/house/check.lua --shrink"):format(
           where, found.n, kinds[kind], tolerated)
       end
     end
   end
+  for _, text in ipairs(has_circles and model.circle_texts or {}) do list[#list + 1] = text end
   return list
 end
 
