@@ -78,7 +78,7 @@ struct shape_key {
     int64_t n, m, k, batch, lda, ldb, ldy, sa, sb, sy;
     int32_t dtype, ta, tb, add, epilogue, precision;
     uint32_t align_a, align_b, align_y; /* bytes */
-    uint32_t none;
+    uint32_t align_d;                   /* of y and of a bias that goes along */
     bool operator<(const shape_key &o) const { return memcmp(this, &o, sizeof o) < 0; }
 };
 
@@ -155,8 +155,9 @@ static cfx_status layout_new(cublasLtMatrixLayout_t *out, cudaDataType_t type, i
 
 static cfx_status preference_new(const shape_key *k, cublasLtMatmulPreference_t *out) {
     const size_t room = WORKSPACE;
-    /* a split along k that adds with atomics would give other bits in every run */
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_MASK & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    /* Where a sum is split along k, its parts are kept in float32: in the result's type they would lose a half type's
+     * digits.  No split at all, NONE, has no bit and may always be. */
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         decltype(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) what;
         const void *value;
@@ -166,7 +167,7 @@ static cfx_status preference_new(const shape_key *k, cublasLtMatmulPreference_t 
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &k->align_b, sizeof k->align_b},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &k->align_a, sizeof k->align_a},
                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &k->align_y, sizeof k->align_y},
-               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_y, sizeof k->align_y}};
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &k->align_d, sizeof k->align_d}};
     LT(cublasLtMatmulPreferenceCreate(out));
     for (const auto &one : all) LT(cublasLtMatmulPreferenceSetAttribute(*out, one.what, one.value, one.bytes));
     return CFX_OK;
@@ -264,26 +265,32 @@ static int64_t place_of(const cf_view *v, const batches *by, int64_t at) {
     return offset;
 }
 
+/* The largest power of two, up to 256, that divides the number. */
+static uint32_t alignment_of(uint64_t bits) {
+    uint32_t bytes = 256;
+    while (bits % bytes) bytes /= 2;
+    return bytes;
+}
+
 /* How all of its matrices are aligned at least, in bytes. */
 static uint32_t alignment(const cf_view *v, const batches *by) {
     uint64_t bits = (uint64_t)(uintptr_t)v->data;
     for (int d = 0; d < v->ndim - 2; d++)
         if (v->shape[d] > 1 && (d < by->from || d >= by->to))
             bits |= (uint64_t)v->stride[d] * (uint64_t)cfx_dtype_size(v->dtype);
-    uint32_t bytes = 256;
-    while (bits % bytes) bytes /= 2;
-    return bytes;
+    return alignment_of(bits);
 }
 
 static int64_t stride_of(const cf_view *v, const batches *by) { return by->size > 1 ? v->stride[by->to - 1] : 0; }
 
-/* Fills the key but for its epilogue; false if cuBLASLt does not take such memory. */
+/* Fills the key, of a product alone; false if cuBLASLt does not take such memory. */
 static bool key_of(const task *t, const batches *by, shape_key *key) {
     memset(key, 0, sizeof *key); /* it is compared by its bytes */
     key->n = rows_of(&t->y), key->m = cols_of(&t->y), key->k = cols_of(&t->a);
     key->batch = by->size;
     key->dtype = t->dtype, key->add = t->add, key->precision = t->precision;
     key->align_a = alignment(&t->a, by), key->align_b = alignment(&t->b, by), key->align_y = alignment(&t->y, by);
+    key->align_d = key->align_y, key->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key->sa = stride_of(&t->a, by), key->sb = stride_of(&t->b, by), key->sy = stride_of(&t->y, by);
     const int a = lies(&t->a, t->dtype, &key->lda), b = lies(&t->b, t->dtype, &key->ldb);
     key->ta = a, key->tb = b;
@@ -333,22 +340,22 @@ static task without_ones(const task *t) {
 static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
     const task squeezed = without_ones(whole), *t = &squeezed;
     cf_cuda_device *device = cf_cuda_device_of(worker);
-    shape_key key;
+    shape_key alone;
     plan *use = NULL;
     const batches by = batches_of(t);
-    if (!key_of(t, &by, &key)) return CFX_OK;
-    const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || key.m == 1);
+    if (!key_of(t, &by, &alone)) return CFX_OK;
+    const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || alone.m == 1);
     const bool relu = t->act == CF_OP_relu && (has_bias || !t->bias);
     const int32_t fused = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
                                    : (relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    shape_key key = alone;
     key.epilogue = fused;
+    /* cuBLASLt is told nothing of a bias but its type: it takes D's alignment for the bias's, too */
+    if (has_bias) key.align_d = alignment_of(key.align_y | (uint64_t)(uintptr_t)t->bias->data);
     CF_TRY(plan_of(device->products, &key, &use));
-    if (!use->exists && fused != CUBLASLT_EPILOGUE_DEFAULT) {
-        key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-        CF_TRY(plan_of(device->products, &key, &use));
-    }
+    const bool fuses = use->exists;
+    if (!fuses) CF_TRY(plan_of(device->products, &alone, &use));
     if (!use->exists) return CFX_OK;
-    const bool fuses = key.epilogue == fused;
     if (fuses && has_bias) {
         const void *bias = t->bias->data;
         LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));

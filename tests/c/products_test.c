@@ -193,6 +193,26 @@ TEST(a_product_run_twice_has_the_same_bits) {
     }
 }
 
+TEST(long_sums_of_half_types_are_rounded_once) {
+    static const int dtypes[] = {CFX_BFLOAT16, CFX_FLOAT16};
+    EACH_MACHINE(m) {
+        for (int t = 0; t < 2; t++) { /* of integers, so that the sums are exact in float32 */
+            cf_view a = MATRIX(dtypes[t], PACKED, 5, 900), b = MATRIX(dtypes[t], PACKED, 900, 6);
+            cf_view y = MATRIX(dtypes[t], PACKED, 5, 6), exact = MATRIX(dtypes[t], PACKED, 5, 6);
+            for (int64_t e = 0; e < cf_view_numel(&a); e++) set(&a, e, random_bits() % 16);
+            for (int64_t e = 0; e < cf_view_numel(&b); e++) set(&b, e, random_bits() % 16);
+            for (int64_t i = 0; i < 5; i++)
+                for (int64_t j = 0; j < 6; j++) {
+                    double sum = 0;
+                    for (int64_t l = 0; l < 900; l++) sum += get(&a, i * 900 + l) * get(&b, l * 6 + j);
+                    set(&exact, i * 6 + j, sum);
+                }
+            CHECK_STATUS(RUN(m, CF_OP_matmul, dtypes[t], 1, .v = {y, a, b}), CFX_OK);
+            for (int64_t e = 0; e < 30; e++) near_at(m, &y, e, get(&exact, e), 0);
+        }
+    }
+}
+
 /* ---- the dense layer */
 
 static const int acts[] = {-1,        CF_OP_relu, CF_OP_leakyrelu, CF_OP_tanh, CF_OP_sigmoid,
@@ -252,6 +272,32 @@ TEST(dense_is_the_activation_of_product_and_bias) {
                     check_dense(m, number_types[t], acts[k], shapes[s][0], shapes[s][1], shapes[s][2], PACKED, PACKED,
                                 PACKED, s == k % 5);
                 }
+    }
+}
+
+TEST(a_bias_of_dense_may_begin_anywhere) {
+    EACH_MACHINE(m) {
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            for (int act = 0; act < 2; act++) {
+                const int dtype = number_types[t];
+                cf_view x = MATRIX(dtype, PACKED, 6, 8), w = MATRIX(dtype, PACKED, 16, 8);
+                cf_view y = MATRIX(dtype, PACKED, 6, 16), room = VECTOR(dtype, 32);
+                fill_random(&x, -1, 1);
+                fill_random(&w, -1, 1);
+                fill_random(&room, -1, 1);
+                for (int64_t from = 0; from < 16; from++) { /* the others lie where they lay */
+                    cf_view bias = room;
+                    bias.shape[0] = 16;
+                    bias.data = address(&room, from);
+                    fill(&y, NAN);
+                    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, bias}, .i = {acts[act]}), CFX_OK);
+                    for (int64_t e = 0; e < 6 * 16; e++) {
+                        double sum = get(&bias, e % 16);
+                        for (int64_t l = 0; l < 8; l++) sum += get(&x, e / 16 * 8 + l) * get(&w, e % 16 * 8 + l);
+                        if (!near_at(m, &y, e, act_of(acts[act], sum, 0), 2 * rounding(dtype, 9))) break;
+                    }
+                }
+            }
     }
 }
 

@@ -2,8 +2,9 @@
  *
  * Names and meanings are cuBLASLt's.  It refuses what the real one refuses: matrices that do not fit each other, leading
  * dimensions shorter than a column, batches of a result that overlap, memory less aligned than its algorithm was asked
- * for.  It has no bias for float64, and no algorithm at all for results of 17 columns in cuBLASLt's sense, so that what
- * happens then is tested too.
+ * for, a bias less than D.  It has no bias for float64, and no algorithm at all for results of 17 columns in cuBLASLt's
+ * sense, so that what happens then is tested too.  Of the ways to split a long sum it takes the least exact one that it
+ * may.
  */
 #ifndef CF_FAKE_CUBLASLT_H
 #define CF_FAKE_CUBLASLT_H
@@ -46,7 +47,14 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
 } cf_lt_attribute;
-enum { CUBLASLT_REDUCTION_SCHEME_MASK = 7, CUBLASLT_REDUCTION_SCHEME_INPLACE = 1 };
+/* How the parts of a sum that is split come together; bits of a mask.  NONE is always allowed. */
+enum {
+    CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+    CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,      /* in the result itself */
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2, /* in the workspace */
+    CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,  /* in the workspace, each rounded to the result's type */
+    CUBLASLT_REDUCTION_SCHEME_MASK = 7
+};
 
 /* Set attributes lie in one record of either kind. */
 typedef struct cf_lt_record {
@@ -58,13 +66,14 @@ typedef struct cf_lt_record {
     cublasOperation_t ta, tb;
     cublasLtEpilogue_t epilogue;
     const void *bias;
-    uint32_t align[4];
+    uint32_t align[4]; /* of a, b, c, and of d and the bias */
+    uint32_t schemes;
     size_t workspace;
 } cf_lt_record;
 typedef cf_lt_record *cublasLtMatmulDesc_t, *cublasLtMatrixLayout_t, *cublasLtMatmulPreference_t;
 typedef void *cublasLtHandle_t;
 typedef struct {
-    uint32_t align[4];
+    uint32_t align[4], scheme;
     uint64_t m, n;
 } cublasLtMatmulAlgo_t;
 typedef struct {
@@ -91,6 +100,7 @@ static inline cublasStatus_t cf_lt_new(cf_lt_record **out) {
     (*out)->batch = 1;
     (*out)->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     for (int i = 0; i < 4; i++) (*out)->align[i] = 256;
+    (*out)->schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
     return CUBLAS_STATUS_SUCCESS;
 }
 static inline cublasStatus_t cf_lt_free(cf_lt_record *r) { return free(r), CUBLAS_STATUS_SUCCESS; }
@@ -106,13 +116,13 @@ static inline cublasStatus_t cf_lt_set(cf_lt_record *r, cf_lt_attribute what, co
                      {&r->batch, sizeof r->batch},
                      {&r->stride, sizeof r->stride},
                      {&r->workspace, sizeof r->workspace},
-                     {NULL, sizeof(uint32_t)},
+                     {&r->schemes, sizeof r->schemes},
                      {&r->align[0], sizeof(uint32_t)},
                      {&r->align[1], sizeof(uint32_t)},
                      {&r->align[2], sizeof(uint32_t)},
                      {&r->align[3], sizeof(uint32_t)}};
     if (bytes != all[what].bytes) return CUBLAS_STATUS_INVALID_VALUE;
-    if (all[what].to) memcpy(all[what].to, value, bytes);
+    memcpy(all[what].to, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 #define cublasLtMatmulDescSetAttribute cf_lt_set
@@ -152,6 +162,14 @@ static inline cublasStatus_t cf_lt_shapes(const cf_lt_record *how, const cf_lt_r
     return fits && *m && *n && *k ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+/* The least exact way that a mask allows: the real one may choose any. */
+static inline uint32_t cf_lt_scheme(uint32_t allowed) {
+    for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
+                                  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE})
+        if (allowed & scheme) return scheme;
+    return CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
 static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
                                                             cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                                             cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -166,6 +184,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cu
     if (m == 17) return CUBLAS_STATUS_SUCCESS;
     memcpy(out->algo.align, preference->align, sizeof out->algo.align);
     out->algo.m = m, out->algo.n = n;
+    out->algo.scheme = cf_lt_scheme(preference->schemes);
     out->state = CUBLAS_STATUS_SUCCESS;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
@@ -188,18 +207,34 @@ static inline void cf_lt_put(void *p, cudaDataType_t type, int64_t i, double x) 
     }
 }
 
+enum { CF_LT_SPLIT = 64 }; /* terms of a part of a sum */
+
+/* As a part of a sum is kept until all are there. */
+template <class C> static C cf_lt_keep(C part, cudaDataType_t type, uint32_t scheme) {
+    if (!(scheme & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))) return part;
+    double kept; /* room for any type */
+    cf_lt_put(&kept, type, 0, (double)part);
+    return (C)cf_lt_get(&kept, type, 0);
+}
+
 template <class C>
 static void cf_lt_product(const cf_lt_record *how, const void *pa, const cf_lt_record *a, const void *pb,
-                          const cf_lt_record *b, void *pd, const cf_lt_record *d, C alpha, C beta, int64_t k) {
+                          const cf_lt_record *b, void *pd, const cf_lt_record *d, C alpha, C beta, int64_t k,
+                          uint32_t scheme) {
     const int64_t row_a = how->ta == CUBLAS_OP_T ? a->ld : 1, col_a = how->ta == CUBLAS_OP_T ? 1 : a->ld;
     const int64_t row_b = how->tb == CUBLAS_OP_T ? b->ld : 1, col_b = how->tb == CUBLAS_OP_T ? 1 : b->ld;
     for (int64_t p = 0; p < d->batch; p++)
         for (int64_t j = 0; j < (int64_t)d->cols; j++)
             for (int64_t i = 0; i < (int64_t)d->rows; i++) {
-                C sum = 0;
-                for (int64_t l = 0; l < k; l++)
-                    sum += (C)cf_lt_get(pa, a->type, p * a->stride + i * row_a + l * col_a) *
-                           (C)cf_lt_get(pb, b->type, p * b->stride + l * row_b + j * col_b);
+                C sum = 0, part = 0;
+                for (int64_t l = 0; l < k; l++) {
+                    part += (C)cf_lt_get(pa, a->type, p * a->stride + i * row_a + l * col_a) *
+                            (C)cf_lt_get(pb, b->type, p * b->stride + l * row_b + j * col_b);
+                    if (l + 1 < k && (l + 1) % CF_LT_SPLIT) continue;
+                    sum += cf_lt_keep(part, d->type, scheme);
+                    if (scheme & CUBLASLT_REDUCTION_SCHEME_INPLACE) sum = cf_lt_keep(sum, d->type, scheme);
+                    part = 0;
+                }
                 const int64_t at = p * d->stride + i + j * d->ld;
                 sum *= alpha;
                 if (beta != 0) sum += beta * (C)cf_lt_get(pd, d->type, at);
@@ -218,24 +253,28 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     uint64_t m, n, k;
     const void *const memory[4] = {pa, pb, pc, pd};
     CF_LT_MAY_FAIL("cublasLtMatmul");
+    if (cf_emulated_launch_fails(stream)) return cudaGetLastError(), CUBLAS_STATUS_EXECUTION_FAILED;
     const cublasStatus_t status = cf_lt_shapes(how, a, b, c, d, &m, &n, &k);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (int i = 0; i < 4; i++)
         if ((uintptr_t)memory[i] % algorithm->align[i]) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!handle || !workspace || algorithm->m != m || algorithm->n != n || pc != pd ||
-        ((how->epilogue & CUBLASLT_EPILOGUE_BIAS) && !how->bias))
+    if (!handle || !workspace || algorithm->m != m || algorithm->n != n || pc != pd) return CUBLAS_STATUS_INVALID_VALUE;
+    if ((how->epilogue & CUBLASLT_EPILOGUE_BIAS) && (!how->bias || (uintptr_t)how->bias % algorithm->align[3]))
         return CUBLAS_STATUS_INVALID_VALUE;
     cf_emulate_count("a product of cuBLASLt");
     /* descriptions and factors may change once this has returned */
     const cf_lt_record how_now = *how, a_now = *a, b_now = *b, d_now = *d;
+    const uint32_t scheme = algorithm->scheme;
     if (d->type == CUDA_R_64F) {
         const double by = *(const double *)alpha, add = *(const double *)beta;
-        cf_emulate_on(
-            stream, [=] { cf_lt_product<double>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k); });
+        cf_emulate_on(stream, [=] {
+            cf_lt_product<double>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k, scheme);
+        });
     } else {
         const float by = *(const float *)alpha, add = *(const float *)beta;
-        cf_emulate_on(stream,
-                      [=] { cf_lt_product<float>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k); });
+        cf_emulate_on(stream, [=] {
+            cf_lt_product<float>(&how_now, pa, &a_now, pb, &b_now, pd, &d_now, by, add, (int64_t)k, scheme);
+        });
     }
     return CUBLAS_STATUS_SUCCESS;
 }
