@@ -177,8 +177,15 @@ static void cuda_select(cf_worker *worker, int q, uint64_t ticket) {
     device->shared.halt = device->queue[q].halt.word;
 }
 
+/* An event belongs to the GPU that is current, and the worker's thread may not have begun. */
+static cfx_status event_new(const cf_cuda_device *device, cudaEvent_t *out) {
+    const cf_cuda_here here(device->index);
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    return cf_cuda_check(cudaEventCreateWithFlags(out, cudaEventDisableTiming), "an event");
+}
+
 /* Events fail, too, once anything has failed for good (an illegal address, a GPU that fell off the bus). */
-static cfx_status record(cf_cuda_queue *queue, uint64_t ticket) {
+static cfx_status record(const cf_cuda_device *device, cf_cuda_queue *queue, uint64_t ticket) {
     if (queue->tail - queue->head == CF_CUDA_MARKS) { /* the last one covers what comes after it, too */
         auto *last = &queue->marks[(queue->tail - 1) % CF_CUDA_MARKS];
         CF_CUDA(cudaEventRecord(last->event, queue->stream));
@@ -186,7 +193,7 @@ static cfx_status record(cf_cuda_queue *queue, uint64_t ticket) {
         return CFX_OK;
     }
     auto *mark = &queue->marks[queue->tail % CF_CUDA_MARKS];
-    if (!mark->event) CF_CUDA(cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming));
+    if (!mark->event) CF_TRY(event_new(device, &mark->event));
     CF_CUDA(cudaEventRecord(mark->event, queue->stream));
     mark->ticket = ticket;
     queue->tail++;
@@ -194,9 +201,10 @@ static cfx_status record(cf_cuda_queue *queue, uint64_t ticket) {
 }
 
 static cfx_status cuda_mark(cf_worker *worker, int q, uint64_t ticket) {
-    cf_cuda_queue *queue = &cf_cuda_device_of(worker)->queue[q];
+    cf_cuda_device *device = cf_cuda_device_of(worker);
+    cf_cuda_queue *queue = &device->queue[q];
     std::lock_guard<std::mutex> guard(queue->lock);
-    const cfx_status status = record(queue, ticket);
+    const cfx_status status = record(device, queue, ticket);
     if (status != CFX_OK) queue->lost = ticket;
     return status;
 }

@@ -159,13 +159,14 @@ static cfx_status make_communicators(cf_cuda_group *group) {
     ncclResult_t result = nccl.GetUniqueId(&id);
     if (result == ncclSuccess) result = nccl.GroupStart();
     if (result != ncclSuccess) return init_failed(result);
-    for (int r = 0; r < group->n && !went_wrong(result); r++) {
+    cudaError_t chosen = cudaSuccess;
+    for (int r = 0; r < group->n && !went_wrong(result) && chosen == cudaSuccess; r++) {
         const cf_cuda_here here(group->devices[r]->index);
-        result = here.error == cudaSuccess
-                     ? nccl.CommInitRankConfig(&group->comms[r], group->n, id, r, &config)
-                     : ncclUnhandledCudaError;
+        chosen = here.error;
+        if (chosen == cudaSuccess) result = nccl.CommInitRankConfig(&group->comms[r], group->n, id, r, &config);
     }
     const ncclResult_t ended = nccl.GroupEnd();
+    CF_TRY(cf_cuda_check(chosen, "cudaSetDevice"));
     if (went_wrong(result)) return init_failed(result);
     if (went_wrong(ended)) return init_failed(ended);
     return wait_until_ready(group);

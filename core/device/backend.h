@@ -20,6 +20,7 @@ typedef struct cf_worker {
     void *local;   /* the backend's own, made by thread_begin */
     void *scratch; /* scratch.h's */
     size_t scratch_bytes;
+    bool begun; /* thread_begin has succeeded */
 } cf_worker;
 
 /* Runs one call.  A failure (cf_fail with CFX_EFAULT or CFX_EMEMORY) poisons the queue.  Outputs may be the
@@ -38,7 +39,8 @@ typedef struct cf_backend {
     size_t (*memory)(void *state); /* bytes the device has */
     cfx_status (*slab_new)(void *state, size_t bytes, void **out);
     void (*slab_free)(void *state, void *slab, size_t bytes);
-    /* On the worker's own thread, before its first and after its last command, and after `threads` changed. */
+    /* On the worker's own thread, before its first and after its last command, and after `threads` changed.  A thread
+     * that cannot begin tries again before each command, which fails with its message if it cannot either. */
     cfx_status (*thread_begin)(cf_worker *worker);
     void (*thread_end)(cf_worker *worker);
     const cf_kernel *kernels;                 /* [CF_OPS] */

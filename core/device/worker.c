@@ -189,15 +189,37 @@ static void retire(cf_worker *worker, cf_queue *queue, const cf_command *command
     if (ticket - queue->marked >= MARK_EVERY || is_awaited(queue, ticket)) mark(worker, queue);
 }
 
+static cfx_status begin(cf_worker *worker) {
+    const cfx_status status = worker->backend->thread_begin(worker);
+    worker->begun = status == CFX_OK;
+    return status;
+}
+
+static bool is_poisoned(const cf_queue *queue) {
+    return atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
+}
+
+/* What comes before a command.  A thread that has not begun might run it on another GPU than the device's; data that are
+ * wrong already are the better reason not to. */
+static cfx_status prepare(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
+    for (int i = 0; !worker->begun && i < command->nwaits; i++)
+        if (command->waits[i].data > 0)
+            inherit_event(queue, ticket, (cf_event){command->waits[i].until.queue, command->waits[i].data});
+    if (is_poisoned(queue)) return CFX_OK;
+    if (!worker->begun) CF_TRY(begin(worker));
+    return inherit(worker, queue, command, ticket);
+}
+
 static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     const bool launches = worker->backend->streams != NULL;
     const uint64_t ticket =
         (launches ? queue->launched : atomic_load_explicit(&queue->finished, memory_order_relaxed)) + 1;
     cfx_context *context = queue->device->context;
-    bool poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
-    if (!poisoned && command->nwaits) {
-        if (inherit(worker, queue, command, ticket) != CFX_OK) fail(queue, ticket, CFX_EFAULT, command);
-        poisoned = atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
+    bool poisoned = is_poisoned(queue);
+    if (!poisoned && (command->nwaits || !worker->begun)) {
+        const cfx_status status = prepare(worker, queue, command, ticket);
+        if (status != CFX_OK) fail(queue, ticket, status, command);
+        poisoned = is_poisoned(queue);
     }
     poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
     if (!poisoned || (command->flags & CF_ALWAYS)) {
@@ -282,8 +304,7 @@ static void *work(void *arg) {
         const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
         if (threads != team) {
             worker.threads = team = threads;
-            /* A backend whose thread cannot begin fails each kernel with its own message. */
-            if (device->backend->thread_begin(&worker) != CFX_OK) cf_log(0, "%s: %s", device->name, cfx_error());
+            begin(&worker); /* if it cannot, the next command says why */
         }
         cf_event on[CF_QUEUES];
         if (step(&worker, device, on)) {

@@ -139,7 +139,7 @@ end
 ---@return string
 local function failure(st)
   local message = ffi.string(C.cfx_error())
-  local name, rest = message:match "^([%w_]+)(: .*)$"
+  local name, rest = message:match "^([%l_][%w_]*)(: .*)$" -- but for "CUDA: .."
   if PUBLIC[name] then return "conflux." .. PUBLIC[name] .. rest end
   if st == CFX_EMEMORY and not name then
     name = called()

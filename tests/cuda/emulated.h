@@ -55,14 +55,14 @@ void cf_emulate_on(void *stream, std::function<void()> work);
 /* Counts what happened, such as the launch of a kernel by its name: see CONFLUX_EMULATED_COUNTS. */
 void cf_emulate_count(const char *what);
 
-/* Whether this launch fails: the next cudaGetLastError says so. */
-bool cf_emulated_launch_fails(void);
+/* Whether a launch on this stream fails: the next cudaGetLastError says so. */
+bool cf_emulated_launch_fails(void *stream);
 
 /* The arguments are copied at the launch, as CUDA does it. */
 template <class K, class... A>
 void cf_emulate(const char *name, void *stream, int64_t blocks, int64_t threads, bool team, K kernel, A... arguments) {
     if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
-    if (cf_emulated_launch_fails()) return;
+    if (cf_emulated_launch_fails(stream)) return;
     cf_emulate_count(name);
     cf_emulate_on(stream, [=] { cf_emulate_blocks(blocks, threads, team, [&] { kernel(arguments...); }); });
 }

@@ -20,10 +20,14 @@
 static std::mutex &lock = *new std::mutex();
 static std::condition_variable &changed = *new std::condition_variable();
 
+thread_local cudaError_t cf_emulated_error;
+thread_local int cf_emulated_device;
+
 struct stream : cf_emulated_stream {
     std::deque<std::function<void()>> work;
     uint64_t given = 0, done = 0;
     bool ends = false;
+    const int device = cf_emulated_device;
     std::thread thread;
 };
 
@@ -35,6 +39,7 @@ struct versions {
 };
 struct cf_emulated_event {
     std::shared_ptr<versions> is = std::make_shared<versions>();
+    const int device = cf_emulated_device;
 };
 
 static std::vector<stream *> streams;
@@ -62,9 +67,6 @@ void cf_emulate_count(const char *what) {
     std::lock_guard<std::mutex> guard(lock);
     counted.of[what]++;
 }
-
-thread_local cudaError_t cf_emulated_error;
-thread_local int cf_emulated_device;
 
 /* ---- streams ------------------------------------------------------------------------------------------------ */
 
@@ -100,9 +102,11 @@ static void give(cf_emulated_stream *to, std::function<void()> work) {
     changed.notify_all();
 }
 
-bool cf_emulated_launch_fails(void) {
-    if (!cf_emulated_fails("launch")) return false;
-    cf_emulated_fail(cudaErrorUnknown);
+bool cf_emulated_launch_fails(void *on) {
+    const bool is_elsewhere = on && ((stream *)(cudaStream_t)on)->device != cf_emulated_device;
+    if (is_elsewhere) cf_emulated_fail(cudaErrorInvalidResourceHandle);
+    else if (cf_emulated_fails("launch")) cf_emulated_fail(cudaErrorUnknown);
+    else return false;
     return true;
 }
 
@@ -166,15 +170,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to) {
     CF_MAY_FAIL;
+    if (((stream *)to)->device != event->device) return cf_emulated_fail(cudaErrorInvalidResourceHandle);
     const auto is = event->is;
     uint64_t version;
     {
         std::lock_guard<std::mutex> guard(lock);
         version = ++is->asked;
     }
-    cf_emulate_on(stream, [=] {
+    cf_emulate_on(to, [=] {
         std::lock_guard<std::mutex> guard(lock);
         is->happened = version;
         changed.notify_all();

@@ -1,6 +1,7 @@
 /* emulated_runtime.h: the part of CUDA's runtime that core/cuda uses, on the host: GPUs whose streams are threads;
  * CONFLUX_EMULATED_GPUS of them, or one, which reach each other's memory if CONFLUX_EMULATED_PEERS is set.
  *
+ * Kernels and events of one GPU are refused on a stream of another.
  * What does not wait for an event may so come too early or too late, as it may on a GPU.  CONFLUX_EMULATED_DELAY=N
  * makes a stream now and then sleep for up to N microseconds, so that it does.  See fails.h for calls that fail.
  * The file that CONFLUX_EMULATED_COUNTS names gets, at the process's end, how often each kernel was launched and how
@@ -21,6 +22,7 @@ typedef enum cudaError_t {
     cudaErrorMemoryAllocation,
     cudaErrorNotReady,
     cudaErrorPeerAccessAlreadyEnabled,
+    cudaErrorInvalidResourceHandle,
     cudaErrorUnknown
 } cudaError_t;
 /* What others need of a stream: a door for work, which it does in order. */
@@ -49,7 +51,9 @@ static inline cudaError_t cudaGetLastError(void) {
     const cudaError_t error = cf_emulated_error;
     return cf_emulated_error = cudaSuccess, error;
 }
-static inline const char *cudaGetErrorString(cudaError_t) { return "an emulated error"; }
+static inline const char *cudaGetErrorString(cudaError_t error) {
+    return error == cudaErrorInvalidResourceHandle ? "a stream of another GPU" : "an emulated error";
+}
 static inline cudaError_t cudaGetDeviceCount(int *n) {
     CF_MAY_FAIL;
     const char *gpus = getenv("CONFLUX_EMULATED_GPUS");

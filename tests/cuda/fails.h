@@ -1,5 +1,5 @@
 /* fails.h: calls that fail.  CONFLUX_EMULATED_FAIL="cudaEventRecord:3" makes that function of the stand-ins fail from its
- * third call on; "launch" is the launch of a kernel. */
+ * third call on, "cudaEventRecord:3-5" in its third to fifth; "launch" is the launch of a kernel. */
 #ifndef CF_FAKE_FAILS_H
 #define CF_FAKE_FAILS_H
 
@@ -13,7 +13,10 @@ inline bool cf_emulated_fails(const char *function) {
     static const char *const which = getenv("CONFLUX_EMULATED_FAIL");
     static std::atomic<long> calls;
     const size_t n = strlen(function);
-    return which && strncmp(which, function, n) == 0 && which[n] == ':' && ++calls >= atol(which + n + 1);
+    if (!which || strncmp(which, function, n) != 0 || which[n] != ':') return false;
+    char *end;
+    const long call = ++calls, first = strtol(which + n + 1, &end, 10);
+    return call >= first && (*end != '-' || call <= atol(end + 1));
 }
 
 #endif

@@ -107,6 +107,58 @@ describe("a call that fails from some time on #program", function()
   end)
 end)
 
+describe("a worker that cannot choose its GPU #program", function()
+  after_each(program.clean)
+
+  local ROUNDS = [[
+    local cf = require "conflux"
+    for _ = 1, 3 do
+      local ok, value = pcall(function()
+        local x = cf.withdevices(function() return cf.full(2, 30) end)
+        cf.withdevices(function(i) x[i] = x[i] * i + 1 end)
+        if #cf.devices() > 1 then cf.allreduce("+", x) end
+        return x[1]:sum():item()
+      end)
+      print(ok and "made" or "failed", value)
+    end]]
+
+  -- What the rounds gave, with calls of cudaSetDevice that fail.
+  local function rounds(devices, calls)
+    return (run(ROUNDS, devices, "CONFLUX_EMULATED_FAIL=cudaSetDevice:" .. calls))
+  end
+
+  test("fails every command with the reason, and begins as soon as it can", function()
+    local refused = "failed\t[^\n]-:%d+: conflux%.fill: CUDA: cudaSetDevice: an emulated error\n"
+    local made = "made\t90\n"
+    assert.matches("^" .. refused:rep(3) .. "$", rounds("cuda:0", "1"))
+    assert.matches("^" .. refused:rep(2) .. made .. "$", rounds("cuda:0", "1-3"))
+    assert.matches("^" .. made:rep(3) .. "$", rounds("cuda:0", "1-1"))
+    -- the host's thread has chosen GPU 1, and cannot go back; the worker's is still at GPU 0
+    assert.matches("^" .. refused:rep(3) .. "$", rounds("cuda:1", "2"))
+    assert.matches("^" .. refused .. made:rep(2) .. "$", rounds("cuda:1", "2-4"))
+  end)
+
+  test("never works on another one", function()
+    for devices, right in pairs {["cuda:1"] = "90", ["cuda:1*2"] = "240", ["cuda*2"] = "240"} do
+      local failures = 0
+      for _, n in ipairs {1, 2, 3, 4, 5, 6, 8, 11} do
+        for _, calls in ipairs {n, n .. "-" .. n + 2} do
+          local text = rounds(devices, calls)
+          local results = 0
+          for what, value in text:gmatch "(%l+)\t([^\n]+)" do -- besides, one device's fault may be unread at the end
+            results = results + 1
+            if what == "failed" then failures = failures + 1 end
+            assert.truthy(what == "failed" and value:find "conflux[.%l]*: .-cudaSetDevice" or value == right,
+              ("%s, calls %s\n%s"):format(devices, calls, text))
+          end
+          assert.equal(3, results, text)
+        end
+      end
+      assert.is_true(failures > 0, devices)
+    end
+  end)
+end)
+
 describe("a fault of one device #program", function()
   after_each(program.clean)
 
