@@ -10,6 +10,9 @@
 --                   all-reduce and update alone, without a tape
 --   matmul          square, oblong and transposed products in float32, tf32 and bfloat16; `_of_peak` is the share
 --                   of the best that the sweep saw in that precision
+--   attention       multi-head attention (8 sequences of 1,024, 768 wide, 12 heads), and the block of a transformer
+--                   around it, forward and backward, in the same precisions.  The floor is their matrix products at
+--                   the speed of a large square one, measured in turns with each
 --   elementwise, reduce, rows, optim
 --                   operations that memory limits: GB/s of the bytes that have to be read and written at least;
 --                   `_of_bandwidth` is the share of a plain copy's speed, measured in turns with each
@@ -33,7 +36,7 @@ local directory = arg[0]:match "^.*/" or ""
 local bench = dofile(directory .. "common.lua")
 local arguments = bench.options()
 
-local FILES = {"mlp", "matmul", "kernels", "queues", "fashion"}
+local FILES = {"mlp", "matmul", "attention", "kernels", "queues", "fashion"}
 
 -- ---- options ------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
     python3 scripts/bench/peer_gpu.py [--quick] [--device cuda:0] [--only PART,..] [--ways WAY,..] [--limit SECONDS]
 
-Parts: mlp matmul elementwise reduce rows optim dispatch transfer.  Ways: eager; compiled (torch.compile of model and
-loss); graphs (the whole eager step as one CUDA graph); transfers are pageable and pinned.  Needs torch, which nothing
+Parts: mlp matmul attention elementwise reduce rows optim dispatch transfer.  Ways: eager; compiled (torch.compile of
+model and loss); graphs (the whole eager step as one CUDA graph); transfers are pageable and pinned.  Attention is
+PyTorch's own fused one; unfused, eager again, it is products and a softmax, as in gpu.lua.  Needs torch, which nothing
 else here does.
 
 Prints the figures of gpu.lua under the name peer_NAME_WAY, or peer_NAME where there is one way; sizes, counts, blocks
@@ -261,6 +262,93 @@ def matmul(m):
         figure(f"matmul_peak_{precision}_tflops", speed, "TFLOP/s")
 
 
+# ---- attention --------------------------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, fused):
+        super().__init__()
+        self.heads, self.fused = heads, fused
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (layer(x).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        if self.fused:
+            y = functional.scaled_dot_product_attention(q, k, v)
+        else:
+            weights = torch.softmax((q * (self.heads / width) ** 0.5) @ k.transpose(2, 3), -1)
+            y = weights @ v
+        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, fused):
+        super().__init__()
+        self.attention = Attention(width, heads, fused)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        y = x + self.attention(self.norm1(x))
+        return y + self.narrow(functional.gelu(self.wide(self.norm2(y))))
+
+
+def attention_sizes(m):
+    """Sequences, their length, numbers a position, heads."""
+    return (2, 6, 8, 2) if m.quick else (8, 1024, 768, 12)
+
+
+def attention_products(m, kind):
+    batch, length, width, _ = attention_sizes(m)
+    dense, scores = 2 * batch * length * width**2, 2 * batch * length**2 * width
+    return 3 * ((12 if kind is Block else 4) * dense + 2 * scores)
+
+
+def attention_step(m, kind, precision, way):
+    """The function that enqueues forward and backward: all gradients, that of the input among them."""
+    batch, length, width, heads = attention_sizes(m)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    torch.manual_seed(0)
+    model = kind(width, heads, way != "unfused").to(m.device, dtype)
+    x, dy = (torch.randn(batch, length, width, device=m.device, dtype=dtype) for _ in range(2))
+    watched = [x.requires_grad_(), *model.parameters()]
+    value_of = lambda x, dy: (model(x) * dy).sum()
+    if way == "compiled":
+        value_of = torch.compile(value_of)
+
+    def step():
+        return torch.autograd.grad(value_of(x, dy), watched)
+
+    if way != "graphs":
+        return step
+    replay, kept = graph_of(step)
+
+    def again():
+        replay()
+
+    again.keeps = step, kept  # a graph knows the addresses of model, samples and gradients, and does not hold them
+    return again
+
+
+def attention_case(m, name, kind, precision, way):
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if way == "compiled":
+        torch._dynamo.reset()
+    (us,) = m.turns([attention_step(m, kind, precision, way)])
+    figure(f"{name}_{precision}_us", us, "us", way)
+    figure(f"{name}_{precision}_tflops", attention_products(m, kind) / us * 1e-6, "TFLOP/s", way)
+
+
+def attention(m):
+    for name, kind in (("attention", Attention), ("transformer", Block)):
+        for precision in ("float32", "tf32", "bfloat16"):
+            for way in ("eager", "unfused", "compiled", "graphs"):
+                if m.can(way):
+                    m.item(f"{name}_{precision}_{way}", attention_case, name, kind, precision, way)
+    torch.set_float32_matmul_precision("highest")
+
+
 # ---- operations that memory limits ------------------------------------------------------------------------------
 
 
@@ -438,9 +526,9 @@ def transfer(m):
 
 # ---- all parts --------------------------------------------------------------------------------------------------
 
-PARTS = {"mlp": mlp, "matmul": matmul, "elementwise": elementwise, "reduce": reduce, "rows": rows_part,
-         "optim": optim, "dispatch": dispatch, "transfer": transfer}
-WAYS = ("eager", "compiled", "graphs")
+PARTS = {"mlp": mlp, "matmul": matmul, "attention": attention, "elementwise": elementwise, "reduce": reduce,
+         "rows": rows_part, "optim": optim, "dispatch": dispatch, "transfer": transfer}
+WAYS = ("eager", "unfused", "compiled", "graphs")
 
 
 def chosen(text, known, what):

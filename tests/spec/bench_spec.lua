@@ -76,10 +76,12 @@ describe("benchmarks #program", function()
   end)
 
   it("gpu measures its parts on any device", function()
-    local text, figures = run "gpu.lua --quick --device cpu:0 --only mlp2,matmul,optim,allreduce2,transfer"
+    local text, figures = run "gpu.lua --quick --device cpu:0 --only mlp2,matmul,attention,optim,allreduce2,transfer"
     local expected = {
       mlp16_2dev_float32_us = "us", mlp16_2dev_float32_read_us = "us", mlp16_2dev_float32_floor_us = "us",
       mlp64_2dev_tf32_over_floor = "ratio", matmul_32_bfloat16_tflops = "TFLOP/s", matmul_32_nt_tf32_of_peak = "ratio",
+      attention_float32_us = "us", attention_tf32_floor_us = "us", attention_bfloat16_over_floor = "ratio",
+      transformer_bfloat16_us = "us", transformer_float32_over_floor = "ratio", transformer_tf32_tflops = "TFLOP/s",
       optim_copy_gb_per_s = "GB/s", adam_gb_per_s = "GB/s", momentum_of_bandwidth = "ratio",
       allreduce_2dev_64KiB_gb_per_s = "GB/s", transfer_up_64KiB_gb_per_s = "GB/s", add_and_read_number_us = "us",
     }
@@ -103,11 +105,11 @@ describe("benchmarks #program", function()
   it("gpu compares its figures with PyTorch's", function()
     local ours = program.file "figure adam_gb_per_s 30 GB/s\nfigure adam_of_bandwidth 0.9 ratio\nfigure x_us 5 us\n"
     local theirs = program.file("figure peer_adam_gb_per_s 20 GB/s\nfigure peer_x_us_eager 15 us\n" ..
-      "figure peer_x_us_graphs 10 us\n")
+      "figure peer_x_us_graphs 10 us\nfigure peer_x_us_unfused 20 us\n")
     local out, err = program.run(("scripts/bench/gpu.lua --compare %s %s"):format(ours, theirs))
     program.clean()
     assert.truthy(out:find("| adam_gb_per_s | 30 GB/s | 0.90 of bandwidth | 20 | 1.50 |", 1, true), out .. err)
-    assert.truthy(out:find("| x_us | 5 µs |  | 15 eager, 10 graphs | 2.00 |", 1, true), out .. err)
+    assert.truthy(out:find("| x_us | 5 µs |  | 15 eager, 10 graphs, 20 unfused | 2.00 |", 1, true), out .. err)
   end)
 
   -- A build folder whose program is this one, run with `setting`.

@@ -1,7 +1,7 @@
 --- gpu.lua --compare: what two benchmarks wrote, as a Markdown table.
 
 -- Ways in which peer_gpu.py does the same work; the last word of its figures' names.
-local WAYS = {eager = true, compiled = true, graphs = true, pageable = true, pinned = true}
+local WAYS = {eager = true, unfused = true, compiled = true, graphs = true, pageable = true, pinned = true}
 
 -- The figures of a file, and their names in its order; nil if it cannot be read.
 local function figures_of(path)
