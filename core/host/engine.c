@@ -175,7 +175,7 @@ CFX_API void cfx_engine_interrupt(cfx_engine *engine) {
 /* ---- engines ---------------------------------------------------------------------------------------- */
 
 int cf_engine_progress(lua_State *L) {
-    cfx_engine *engine = cf_host_of(L)->engine;
+    cfx_engine *engine = cf_host_of(L)->owner;
     const cfx_progress progress = {
         .label = luaL_checkstring(L, 1),
         .done = luaL_checknumber(L, 2),
@@ -221,7 +221,7 @@ static cfx_status start(cfx_engine *engine, const cfx_engine_options *options) {
                                         .memory_limit = options->memory_limit};
     const cfx_status status = cfx_context_new(&wanted, &engine->context);
     if (status != CFX_OK) return status;
-    engine->host.engine = engine;
+    engine->host.owner = engine;
     engine->host.limit = options->lua_memory_limit;
     atomic_store(&engine->host.context, engine->context);
     int failed = cf_host_init(&engine->host);

@@ -107,7 +107,7 @@ static void stop(lua_State *L, lua_Debug *at) {
     if (host->pending & FULL && !is_full_after_all(host, L)) atomic_fetch_and(&host->pending, ~FULL);
     if (host->pending & TOO_DEEP && !is_deep(host, MARGIN)) atomic_fetch_and(&host->pending, ~TOO_DEEP);
     if (host->pending && !failed && is_in_library(L)) return;
-    const int32_t stays = host->engine ? INTERRUPTED : 0, pending = atomic_fetch_and(&host->pending, stays);
+    const int32_t stays = host->owner ? INTERRUPTED : 0, pending = atomic_fetch_and(&host->pending, stays);
     host->was_deep |= (pending & TOO_DEEP) != 0;
     if (!(pending & stays)) disarm(host, L);
     cfx_context *context = atomic_load(&host->context);
@@ -257,7 +257,7 @@ static int open_host_module(lua_State *L) {
         lua_pushstring(L, core.dli_fname);
         lua_setfield(L, -2, "library");
     }
-    if (host->engine) {
+    if (host->owner) {
         *(cfx_context **)lua_newuserdata(L, sizeof(cfx_context *)) = atomic_load(&host->context);
         lua_setfield(L, -2, "context");
     } else {
@@ -295,7 +295,7 @@ static int open_all(lua_State *L) {
     lua_setfield(L, -2, "conflux.host");
 
     lua_getglobal(L, "os");
-    if (cf_host_of(L)->engine) {
+    if (cf_host_of(L)->owner) {
         lua_pushcfunction(L, refuse_exit);
     } else {
         lua_getfield(L, -1, "exit");

@@ -26,7 +26,7 @@ typedef struct cf_host {
     bool was_deep;                  /* it got there once */
     bool closes;                    /* its finalisers run */
     _Atomic int32_t pending;        /* what the hook is armed for */
-    cfx_engine *engine;             /* NULL: the program */
+    void *owner;                    /* the engine that it is part of; NULL: it is the program's */
     _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
     _Atomic int32_t running;        /* a call is under way */
     _Atomic int32_t asked;          /* it was asked to stop */
@@ -54,7 +54,7 @@ bool cf_host_interrupt(void);
 
 /* ---- any state --------------------------------------------------------------------------------------- */
 
-/* Makes the state; host->limit, engine and context are set before.  Returns a LuaJIT status. */
+/* Makes the state; host->limit, owner and context are set before.  Returns a LuaJIT status. */
 int cf_host_init(cf_host *host);
 void cf_host_end(cf_host *host);
 cf_host *cf_host_of(lua_State *L);
