@@ -74,14 +74,18 @@ static uint64_t mix(uint64_t h, uint64_t word) {
     return h ^ h >> 29;
 }
 
+/* Two words at a time, so that one multiplication does not wait for the other. */
 static uint64_t hash_of(const identity *id, const char *key) {
-    uint64_t h = mix((uint64_t)(uintptr_t)id->make, (uint64_t)id->threads);
-    for (size_t at = 0; at < id->bytes; at += sizeof h) {
-        uint64_t word = 0;
-        memcpy(&word, key + at, id->bytes - at < sizeof word ? id->bytes - at : sizeof word);
-        h = mix(h, word);
+    uint64_t a = (uint64_t)(uintptr_t)id->make, b = (uint64_t)id->threads, words[2];
+    size_t at = 0;
+    for (; at + sizeof words <= id->bytes; at += sizeof words) {
+        memcpy(words, key + at, sizeof words);
+        a = mix(a, words[0]);
+        b = mix(b, words[1]);
     }
-    return h >> 32; /* the upper bits depend on all */
+    memset(words, 0, sizeof words);
+    memcpy(words, key + at, id->bytes - at);
+    return mix(mix(a, words[0]), mix(b, words[1])) >> 32; /* the upper bits depend on all */
 }
 
 static bool is_same(const identity *a, const identity *b) {
@@ -112,7 +116,6 @@ static cfx_status entry_new(cache *c, const identity *id, const void *key, entry
 
 cfx_status cf_dnnl_find(cf_worker *worker, cf_dnnl_make make, const void *key, size_t bytes, cf_dnnl_primitive **out) {
     cache *c = worker->local;
-    if (!c) return cf_fail(CFX_ESTATE, "oneDNN has not begun");
     identity id = {.make = make, .bytes = bytes, .threads = cf_cpu_team(worker, INT64_MAX)}; /* it may use all */
     id.hash = hash_of(&id, key);
     entry *e = c->buckets[id.hash % BUCKETS];

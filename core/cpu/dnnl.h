@@ -32,7 +32,7 @@ cfx_status cf_dnnl_find(cf_worker *worker, cf_dnnl_make make, const void *key, s
 /* Runs it on data [nargs - 1], the addresses of its arguments.  CFX_EFAULT: oneDNN failed. */
 cfx_status cf_dnnl_run(cf_worker *worker, cf_dnnl_primitive *p, void *const *data);
 
-/* worker->local, from thread_begin to thread_end; NULL where it could not be made. */
+/* worker->local, from thread_begin to thread_end. */
 cfx_status cf_dnnl_begin(cf_worker *worker);
 void cf_dnnl_end(cf_worker *worker);
 
