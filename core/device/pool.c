@@ -33,7 +33,11 @@ static int class_of(size_t bytes, size_t *size) {
 }
 
 cfx_status cf_pool_init(cf_pool *pool, const cf_backend *backend, void *state, size_t limit) {
+    const char *mode = getenv("CONFLUX_POOL");
     memset(pool, 0, sizeof *pool);
+    pool->plain = mode && strcmp(mode, "plain") == 0;
+    if (mode && *mode && !pool->plain)
+        return cf_fail(CFX_EARG, "CONFLUX_POOL: expected 'plain', or nothing, got '%s'", mode);
     pool->backend = backend;
     pool->state = state;
     pool->limit = limit;
@@ -59,12 +63,26 @@ static void header_free(cf_pool *pool, cf_block *block) {
     pool->unused = block;
 }
 
+/* Where the host sees a plain pool's blocks they come from malloc, whose ends AddressSanitizer watches. */
+static bool is_malloced(const cf_pool *pool) { return pool->plain && pool->backend->host_memory; }
+
+static cfx_status memory_new(const cf_pool *pool, size_t bytes, void **out) {
+    if (!is_malloced(pool)) return pool->backend->slab_new(pool->state, bytes, out);
+    if (posix_memalign(out, CF_ALIGN, bytes) == 0) return CFX_OK;
+    return cf_fail(CFX_EMEMORY, "the system has no %zu bytes", bytes);
+}
+
+static void memory_free(const cf_pool *pool, void *memory, size_t bytes) {
+    if (is_malloced(pool)) free(memory);
+    else pool->backend->slab_free(pool->state, memory, bytes);
+}
+
 static cfx_status slab_new(cf_pool *pool, size_t bytes, int class_index, cf_slab **out) {
     void *slab, *data;
     if (bytes > pool->limit || pool->reserved > pool->limit - bytes)
         return cf_fail(CFX_EMEMORY, "limit of %zu bytes reached", pool->limit);
     CF_TRY(cf_alloc_zero(1, sizeof(cf_slab), &slab));
-    const cfx_status status = pool->backend->slab_new(pool->state, bytes, &data);
+    const cfx_status status = memory_new(pool, bytes, &data);
     if (status != CFX_OK) {
         free(slab);
         return status;
@@ -82,6 +100,13 @@ static cfx_status cut(cf_pool *pool, cf_slab *slab, size_t size, cf_block **out)
     slab->used += size;
     slab->cut++;
     return CFX_OK;
+}
+
+/* A block of a plain pool: all of a slab. */
+static cfx_status grow_plain(cf_pool *pool, size_t bytes, cf_block **out) {
+    cf_slab *slab;
+    CF_TRY(slab_new(pool, bytes, 0, &slab));
+    return cut(pool, slab, bytes, out);
 }
 
 /* A block that no bin had: cut from the class's open slab, or a slab of its own. */
@@ -140,9 +165,8 @@ static cf_block *larger(cf_pool *pool, int from, int end) {
  * serves only where nothing else is left, for it may be held long by a small tensor. */
 enum { TWICE = 4 };
 
-cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
+static cfx_status take(cf_pool *pool, size_t bytes, cf_block **out) {
     size_t size;
-    if (bytes > MOST_BYTES) return no_room(pool, bytes);
     const int c = class_of(bytes, &size), near = c + TWICE < CF_CLASSES ? c + TWICE + 1 : CF_CLASSES;
     cf_block *block = pop(pool, c);
     if (!block && grow(pool, size, c, &block) != CFX_OK) block = larger(pool, c + 1, near);
@@ -151,8 +175,25 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
         cf_pool_trim(pool);
         const cfx_status status = grow(pool, size, c, &block);
         if (status != CFX_OK) block = larger(pool, c + 1, CF_CLASSES);
-        if (!block) return status == CFX_EMEMORY ? no_room(pool, bytes) : status;
+        if (!block) return status;
     }
+    *out = block;
+    return CFX_OK;
+}
+
+static cfx_status take_plain(cf_pool *pool, size_t bytes, cf_block **out) {
+    const size_t size = bytes ? bytes : 1; /* a tensor of nothing has an address, too */
+    if (grow_plain(pool, size, out) == CFX_OK) return CFX_OK;
+    CF_TRY(wait_for_unused(pool));
+    cf_pool_trim(pool);
+    return grow_plain(pool, size, out);
+}
+
+cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
+    cf_block *block = NULL;
+    if (bytes > MOST_BYTES) return no_room(pool, bytes);
+    const cfx_status status = pool->plain ? take_plain(pool, bytes, &block) : take(pool, bytes, &block);
+    if (status != CFX_OK) return status == CFX_EMEMORY ? no_room(pool, bytes) : status;
     block->slab->live++;
     pool->in_use += block->size;
     pool->blocks++;
@@ -163,13 +204,14 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
 
 void cf_pool_give(cf_pool *pool, cf_block *block) {
     size_t size;
-    const int c = class_of(block->size, &size);
+    const int c = pool->plain ? 0 : class_of(block->size, &size);
     block->slab->live--;
     pool->in_use -= block->size;
     pool->blocks--;
     if (pool->at_collection > pool->in_use) pool->at_collection = pool->in_use;
     block->next = pool->bins[c];
     pool->bins[c] = block;
+    if (pool->plain) cf_pool_trim(pool);
 }
 
 static bool all_done(cf_uses *uses) {
@@ -203,7 +245,7 @@ void cf_pool_trim(cf_pool *pool) {
         *at = slab->next;
         if (pool->open[slab->class_index] == slab) pool->open[slab->class_index] = NULL;
         pool->reserved -= slab->bytes;
-        pool->backend->slab_free(pool->state, slab->data, slab->bytes);
+        memory_free(pool, slab->data, slab->bytes);
         free(slab);
     }
 }
@@ -217,7 +259,7 @@ void cf_pool_free(cf_pool *pool) {
     }
     for (cf_slab *slab = pool->slabs, *next; slab; slab = next) {
         next = slab->next;
-        pool->backend->slab_free(pool->state, slab->data, slab->bytes);
+        memory_free(pool, slab->data, slab->bytes);
         free(slab);
     }
     for (cf_block *b = pool->unused, *next; b; b = next) {

@@ -4,6 +4,10 @@
  * a training loop reuses the same ones: small and medium classes are cut from slabs, large blocks are slabs of
  * their own.  A block goes back while commands may still use it; it carries their events along, and its next
  * owner's first write waits for them.  One implementation serves every backend; all calls are the host's.
+ *
+ * CONFLUX_POOL=plain makes a pool for the search of faults: each block is a slab of exactly its bytes, and the pool
+ * gives it back to the system as soon as nothing uses it.  So compute-sanitizer on a GPU, and AddressSanitizer on a
+ * CPU, see what reads past a block, or after its end.
  */
 #ifndef CF_DEVICE_POOL_H
 #define CF_DEVICE_POOL_H
@@ -20,7 +24,7 @@ typedef struct cf_pool cf_pool;
 
 typedef struct cf_block {
     void *data;
-    size_t size;   /* of its class */
+    size_t size;   /* of its class; of a plain pool: as asked for */
     cf_uses uses;  /* of earlier owners, not known to have happened */
     cf_slab *slab; /* NULL: the host program's memory, of no pool (tensor/share.c) */
     struct cf_block *next;
@@ -29,7 +33,8 @@ typedef struct cf_block {
 struct cf_pool {
     const cf_backend *backend;
     void *state; /* the backend's, of this device */
-    cf_block *bins[CF_CLASSES];
+    bool plain;
+    cf_block *bins[CF_CLASSES]; /* of a plain pool: the first has what is still used */
     cf_slab *slabs;
     cf_slab *open[CF_CLASSES]; /* the slab that a small class is cut from */
     cf_block *unused;          /* block headers without memory */
@@ -38,6 +43,7 @@ struct cf_pool {
     int64_t blocks;
 };
 
+/* CFX_EARG if CONFLUX_POOL asks for what is not known. */
 cfx_status cf_pool_init(cf_pool *pool, const cf_backend *backend, void *state, size_t limit);
 void cf_pool_free(cf_pool *pool);
 

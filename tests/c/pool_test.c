@@ -1,6 +1,11 @@
 /* Device memory: core/device/pool.c. */
 #include "test.h"
 
+#include <stdlib.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "cpu/backend.h"
 #include "queues.h"
 
@@ -265,5 +270,115 @@ TEST(the_memory_of_a_device_is_counted) {
     CHECK_EQ(info.in_use, 0);
     CHECK_EQ(info.peak, 4 << 20);
     CHECK_EQ(info.reserved, 4 << 20);
+    cfx_context_free(context);
+}
+
+/* ---- a plain pool ------------------------------------------------------------------------------------- */
+
+static cfx_status init_as(const char *mode, size_t limit, cf_pool *pool) {
+    setenv("CONFLUX_POOL", mode, 1);
+    const cfx_status status = cf_pool_init(pool, cf_backend_cpu(), NULL, limit);
+    unsetenv("CONFLUX_POOL");
+    return status;
+}
+
+static cf_pool new_plain_pool(size_t limit) {
+    cf_pool pool;
+    CHECK_STATUS(init_as("plain", limit, &pool), CFX_OK);
+    return pool;
+}
+
+/* Whether the address sanitizer, where there is one, would stop who reads the byte. */
+static int is_guarded(const char *byte) {
+#ifdef __SANITIZE_ADDRESS__
+    return __asan_address_is_poisoned(byte);
+#else
+    (void)byte;
+    return 1;
+#endif
+}
+
+TEST(the_environment_chooses_the_pool) {
+    cf_pool pool;
+    CHECK_STATUS(init_as("", 1 << 20, &pool), CFX_OK);
+    CHECK(!pool.plain);
+    CHECK_STATUS(init_as("plain", 1 << 20, &pool), CFX_OK);
+    CHECK(pool.plain);
+    CHECK_STATUS(init_as("plan", 1 << 20, &pool), CFX_EARG);
+    CHECK_STR(cfx_error(), "CONFLUX_POOL: expected 'plain', or nothing, got 'plan'");
+}
+
+TEST(blocks_of_a_plain_pool_are_slabs_of_just_their_bytes) {
+    static const size_t bytes[] = {0, 1, 1, 255, 256, 256, 257, 1000, 300000, 300000, 9 << 20};
+    enum { N = sizeof bytes / sizeof *bytes };
+    cf_pool pool = new_plain_pool((size_t)1 << 40);
+    cf_block *blocks[N];
+    size_t all = 0;
+    for (int i = 0; i < N; i++) {
+        const size_t size = bytes[i] ? bytes[i] : 1;
+        blocks[i] = take(&pool, bytes[i]);
+        all += size;
+        CHECK_EQ(blocks[i]->size, size);
+        CHECK((uintptr_t)blocks[i]->data % CF_ALIGN == 0);
+        memset(blocks[i]->data, i, size);
+        CHECK(is_guarded((char *)blocks[i]->data + size));
+        for (int k = 0; k < i; k++) CHECK(blocks[k]->slab != blocks[i]->slab);
+    }
+    CHECK_EQ(pool.in_use, all);
+    CHECK_EQ(pool.reserved, all);
+    CHECK_EQ(pool.blocks, N);
+    for (int i = 0; i < N; i++) {
+        const size_t size = blocks[i]->size;
+        const char *data = blocks[i]->data;
+        CHECK_EQ(data[size - 1], i);
+        cf_pool_give(&pool, blocks[i]);
+        all -= size;
+        CHECK_EQ(pool.reserved, all); /* it is the system's again */
+        CHECK(is_guarded(data));
+    }
+    CHECK_EQ(pool.in_use, 0);
+    CHECK_EQ(pool.peak, 1 + 1 + 1 + 255 + 256 + 256 + 257 + 1000 + 600000 + (9 << 20));
+    cf_pool_free(&pool);
+}
+
+TEST(a_plain_pool_keeps_to_its_limit) {
+    cf_pool pool = new_plain_pool(1000);
+    cf_block *block = take(&pool, 600), *more = NULL;
+    CHECK_STATUS(cf_pool_take(&pool, 401, &more), CFX_EMEMORY);
+    CHECK_STR(cfx_error(), "out of memory: 401 bytes asked for, 600 in use, 600 reserved, limit 1000");
+    CHECK_STATUS(cf_pool_take(&pool, SIZE_MAX, &more), CFX_EMEMORY);
+    more = take(&pool, 400);
+    cf_pool_give(&pool, block);
+    block = take(&pool, 599);
+    CHECK_EQ(pool.peak, 1000);
+    cf_pool_give(&pool, more);
+    cf_pool_give(&pool, block);
+    cf_pool_free(&pool);
+}
+
+TEST(a_plain_pool_keeps_what_a_command_still_uses) {
+    setenv("CONFLUX_POOL", "plain", 1);
+    cfx_context *context = new_context_of("cpu*2", 6 << 20);
+    unsetenv("CONFLUX_POOL");
+    cfx_device *a = cfx_device_at(context, 0);
+    gate g = {0};
+    helper h;
+    cfx_tensor x = full(a, 1 << 20, 1), other = full(a, 10, 2), y = {0}; /* 4 MiB, and 40 bytes */
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    shut_gate(&g, cfx_device_at(context, 1), CF_COMPUTE);
+    CHECK_STATUS(cfx_to(&x, cfx_device_at(context, 1), -1, &y), CFX_OK);
+    cfx_release(&x);
+    cfx_release(&other);
+    cfx_memory_trim(context);
+    CHECK_EQ(a->pool.in_use, 0);
+    CHECK_EQ(a->pool.reserved, 4 << 20);
+    start_helper(&h, open_when_host_sleeps, context, &g);
+    x = full(a, 1 << 20, 3); /* beside what x was it has no room */
+    join_helper(&h);
+    CHECK_EQ(value_of(&y), 1);
+    CHECK_EQ(value_of(&x), 3);
+    cfx_release(&x);
+    CHECK_EQ(a->pool.reserved, 0);
+    cfx_release(&y);
     cfx_context_free(context);
 }
