@@ -16,6 +16,7 @@ void cf_queue_init(cf_queue *queue, cfx_device *device) {
     memset(queue, 0, sizeof *queue);
     queue->device = device;
     atomic_store(&queue->alarm, UINT64_MAX);
+    atomic_store(&queue->wanted, UINT64_MAX);
     atomic_store(&queue->poisoned_at, UINT64_MAX);
 }
 
@@ -145,7 +146,7 @@ void cf_alarm_set(cf_event e) {
     uint64_t alarm = atomic_load_explicit(&e.queue->alarm, memory_order_seq_cst);
     while (e.ticket < alarm && !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket,
                                                                       memory_order_seq_cst, memory_order_seq_cst)) {}
-    /* Who launches work does not look how far it is unless someone wants to know. */
+    /* A worker that launches polls its stream only while somebody waits for it. */
     if (e.queue->device->backend->streams) cf_worker_wake(e.queue->device);
 }
 

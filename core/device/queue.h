@@ -92,6 +92,7 @@ struct cf_queue {
     _Alignas(64) _Atomic uint64_t head;      /* bytes consumed */
     _Atomic uint64_t finished;               /* ticket of the command finished last */
     _Atomic uint64_t alarm;                  /* someone sleeps until this ticket; UINT64_MAX: no one */
+    _Atomic uint64_t wanted;                 /* another worker wants this ticket marked; UINT64_MAX: none does */
     _Atomic uint64_t poisoned_at;            /* first skipped ticket; UINT64_MAX: healthy */
     _Atomic(const cf_fault *) fault;
     /* the worker's */
@@ -102,6 +103,7 @@ struct cf_queue {
         int32_t line;
     } * asked;  /* [CF_LAUNCH_AHEAD], by ticket: who launched what has not happened yet; NULL where a kernel is done */
     bool joins; /* the next command runs, and waits for its other participants */
+    uint64_t asked_at; /* the clock when the worker asked for them last, in nanoseconds */
     uint64_t happened; /* ticket: the device is through with it */
     struct cf_followed {
         uint64_t ticket; /* was launched behind these data of another queue: if they turn out wrong, it was wrong */

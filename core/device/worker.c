@@ -6,6 +6,8 @@
  */
 #include <pthread.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/locale.h"
@@ -15,11 +17,30 @@
 #include "device/scratch.h"
 
 /* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
- * microseconds, and waking a sleeping thread costs more than the whole command. */
-enum { SPIN_ROUNDS = 400 };
+ * microseconds, and waking a sleeping thread costs more than the whole command.  A worker that launches goes by the
+ * clock, because some of its rounds ask the driver, which takes longer than the others together. */
+enum { SPIN_ROUNDS = 400, SPIN_NS = 20000 };
 
-/* How often it looks at work that a device takes longer over, in microseconds. */
-enum { LOOK_US = 20 };
+/* A worker that launches asks the driver how far the device is, at most so often: an answer costs about a microsecond.
+ * After the spin it sleeps for NAP_US between two questions, as long as somebody waits for the answer. */
+enum { LOOK_NS = 3000, NAP_US = 20 };
+
+/* By so much the system may prolong a nap; by default it is 50 microseconds. */
+enum { SLACK_NS = 1000 };
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Whether it is time to ask the driver again. */
+static bool is_due(uint64_t *asked) {
+    const uint64_t now = now_ns();
+    if (now - *asked < LOOK_NS) return false;
+    *asked = now;
+    return true;
+}
 
 /* The next command of the queue, or NULL. */
 static cf_command *next(cf_queue *queue) {
@@ -31,21 +52,6 @@ static cf_command *next(cf_queue *queue) {
         if (command->run) return command;
         atomic_store_explicit(&queue->head, head + CF_RING_BYTES - at, memory_order_release);
     }
-}
-
-/* Whether queue q may go on behind e: it has happened, or a stream of the same backend waits for it by itself. */
-static bool follows(cf_worker *worker, int q, cf_event e) {
-    if (cf_event_done(e)) return true;
-    const cfx_device *of = e.queue->device;
-    return worker->backend->streams && of->backend == worker->backend &&
-           worker->backend->streams->follow(worker, q, of->state, (int)(e.queue - of->queue), e.ticket);
-}
-
-/* The first event that the command still waits for; its queue is NULL if there is none. */
-static cf_event blocked_on(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
-    for (; queue->behind < command->nwaits; queue->behind++)
-        if (!follows(worker, q, command->waits[queue->behind].until)) return command->waits[queue->behind].until;
-    return (cf_event){NULL, 0};
 }
 
 /* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
@@ -119,11 +125,14 @@ static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_sta
     else fail(queue, before + 1, status, NULL);
 }
 
+/* ---- marks ------------------------------------------------------------------------------------------ */
+
 static bool is_awaited(const cf_queue *queue, uint64_t ticket) {
     return atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket;
 }
 
-/* A mark costs as much as a launch: there is one for a run of commands, and one where somebody waits. */
+/* A mark costs as much as a launch: there is one for a run of commands, one where somebody waits, and one before the
+ * worker sleeps, who leaves nothing unmarked. */
 enum { MARK_EVERY = 16 };
 
 static void mark(cf_worker *worker, cf_queue *queue) {
@@ -135,6 +144,52 @@ static void mark(cf_worker *worker, cf_queue *queue) {
     queue->marked = queue->launched;
     if (is_awaited(queue, queue->launched)) cf_context_ring(queue->device->context); /* it can be followed now */
 }
+
+/* A worker that spins asks for a mark of e, which its stream is to follow.  It asks in each round, so that it is no
+ * matter if its word is lost to an earlier ticket's. */
+static void want_mark(cf_event e) {
+    uint64_t wanted = atomic_load_explicit(&e.queue->wanted, memory_order_relaxed);
+    while (e.ticket < wanted && !atomic_compare_exchange_weak(&e.queue->wanted, &wanted, e.ticket)) {}
+}
+
+/* Whether anybody waits for a ticket that was launched and that no mark covers. */
+static bool is_wanted(cf_queue *queue) {
+    if (queue->marked == queue->launched) return false;
+    uint64_t wanted = atomic_load_explicit(&queue->wanted, memory_order_relaxed);
+    const uint64_t alarm = atomic_load_explicit(&queue->alarm, memory_order_seq_cst);
+    if (wanted <= queue->marked) { /* it has its mark */
+        atomic_compare_exchange_strong(&queue->wanted, &wanted, UINT64_MAX);
+        wanted = UINT64_MAX;
+    }
+    return wanted <= queue->launched || (alarm > queue->marked && alarm <= queue->launched);
+}
+
+/* ---- waits ------------------------------------------------------------------------------------------ */
+
+/* Whether queue q may go on behind e: it has happened, or a stream of the same backend waits for it by itself. */
+static bool follows(cf_worker *worker, int q, cf_event e) {
+    if (cf_event_done(e)) return true;
+    const cfx_device *of = e.queue->device;
+    if (!worker->backend->streams || of->backend != worker->backend) {
+        /* a device that launches is asked at once how far it is, not only when this worker sleeps */
+        if (of->backend->streams && !is_awaited(e.queue, e.ticket)) cf_alarm_set(e);
+        return false;
+    }
+    const bool is_own = of->state == worker->state; /* the device's other queue */
+    if (is_own && e.queue->marked < e.ticket && e.ticket <= e.queue->launched) mark(worker, e.queue);
+    if (worker->backend->streams->follow(worker, q, of->state, (int)(e.queue - of->queue), e.ticket)) return true;
+    want_mark(e);
+    return false;
+}
+
+/* The first event that the command still waits for; its queue is NULL if there is none. */
+static cf_event blocked_on(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
+    for (; queue->behind < command->nwaits; queue->behind++)
+        if (!follows(worker, q, command->waits[queue->behind].until)) return command->waits[queue->behind].until;
+    return (cf_event){NULL, 0};
+}
+
+/* ---- how far the device is --------------------------------------------------------------------------- */
 
 /* Looks how far the device is.  True if it got further. */
 static bool look(cf_worker *worker, cfx_device *device) {
@@ -186,7 +241,7 @@ static void retire(cf_worker *worker, cf_queue *queue, const cf_command *command
         return;
     }
     queue->launched = ticket;
-    if (ticket - queue->marked >= MARK_EVERY || is_awaited(queue, ticket)) mark(worker, queue);
+    if (ticket - queue->marked >= MARK_EVERY || is_wanted(queue)) mark(worker, queue);
 }
 
 static cfx_status begin(cf_worker *worker) {
@@ -259,12 +314,13 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
         cf_command *command = next(queue);
         on[k] = (cf_event){NULL, 0};
         if (queue->joins) {
-            if (joined(worker, order[k], queue, command)) return true;
+            if (is_due(&queue->asked_at) && joined(worker, order[k], queue, command)) return true;
             continue;
         }
         if (command) on[k] = blocked_on(worker, order[k], queue, command);
-        if (!command || on[k].queue || is_far_ahead(queue)) {
-            mark(worker, queue);
+        const bool is_full = is_far_ahead(queue);
+        if (!command || on[k].queue || is_full) {
+            if (is_full || is_wanted(queue)) mark(worker, queue);
             continue;
         }
         run(worker, queue, command);
@@ -294,12 +350,36 @@ static void sleep_once(cf_worker *worker, cfx_device *device) {
     atomic_store_explicit(&device->asleep, 0, memory_order_seq_cst);
 }
 
+/* Time without a command to run. */
+typedef struct lull {
+    int rounds;      /* of a worker whose kernels are done when they return */
+    uint64_t since;  /* of one that launches: the clock when it began; 0: it has not */
+    uint64_t looked; /* the clock at the last look, in this lull or before it */
+} lull;
+
+static void end_lull(lull *l) {
+    l->rounds = 0;
+    l->since = 0;
+}
+
+/* One round of it: false once the worker has spun for long enough. */
+static bool spin(cf_worker *worker, cfx_device *device, lull *l) {
+    cf_relax();
+    if (!worker->backend->streams) return ++l->rounds < SPIN_ROUNDS;
+    if (!l->since) l->since = now_ns();
+    if (!is_due(&l->looked)) return true;
+    if (look(worker, device)) l->since = l->looked;
+    return l->looked - l->since < SPIN_NS;
+}
+
 static void *work(void *arg) {
     cfx_device *device = arg;
     cf_worker worker = {.backend = device->backend, .state = device->state};
     int32_t team = 0;
-    int quiet = 0;
+    lull quiet = {0};
     cfx_log_here(device->context->log);
+    if (device->backend->streams)
+        (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS); /* without it naps are longer */
     for (;;) {
         const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
         if (threads != team) {
@@ -308,17 +388,17 @@ static void *work(void *arg) {
         }
         cf_event on[CF_QUEUES];
         if (step(&worker, device, on)) {
-            quiet = 0;
-        } else if (look(&worker, device)) {
-            quiet = 0;
-        } else if (++quiet < SPIN_ROUNDS) {
-            cf_relax();
-        } else {
+            end_lull(&quiet);
+        } else if (!spin(&worker, device, &quiet)) {
+            for (int q = 0; q < CF_QUEUES; q++) mark(&worker, &device->queue[q]);
             const bool stops = atomic_load(&device->stop) && idle(device);
             if (stops && !works(device, false)) break;
-            if (stops || works(device, true)) usleep(LOOK_US);
-            else sleep_once(&worker, device);
-            quiet = 0;
+            if (stops || works(device, true)) {
+                usleep(NAP_US);
+            } else {
+                sleep_once(&worker, device);
+                end_lull(&quiet);
+            }
         }
     }
     device->backend->thread_end(&worker);

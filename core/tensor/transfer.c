@@ -12,8 +12,12 @@
 CFX_API int32_t cfx_ready(const cfx_tensor *x) {
     if (!x || !x->_buffer || !x->_buffer->device) return 1;
     const cf_uses *writes = &x->_buffer->writes;
-    for (int32_t i = 0; i < writes->n; i++)
-        if (!cf_event_done(cf_uses_items(writes)[i])) return 0;
+    for (int32_t i = 0; i < writes->n; i++) {
+        const cf_event e = cf_uses_items(writes)[i];
+        if (cf_event_done(e)) continue;
+        if (e.queue->device->backend->streams) cf_alarm_set(e); /* its worker polls only for somebody who waits */
+        return 0;
+    }
     return 1;
 }
 

@@ -126,7 +126,28 @@ TEST(many_small_values_wait_for_nothing_until_staging_memory_is_full) {
     cfx_context_free(context);
 }
 
+/* Whether x is ready at last; nobody waits for it. */
+static int gets_ready(const cfx_tensor *x) {
+    for (int i = 0; i < 50000 && !cfx_ready(x); i++) usleep(100);
+    return cfx_ready(x);
+}
+
 /* ---- time -------------------------------------------------------------------------------------------- */
+
+TEST(a_caller_who_only_asks_whether_a_value_is_ready_hears_of_it) {
+    cfx_context *context = context_of("fake");
+    cfx_device *device = cfx_device_at(context, 0);
+    hold(0, CF_COMPUTE);
+    cfx_tensor x = full(device, 4, 1);
+    while (atomic_load(&streams[0][CF_COMPUTE].marked) == 0) usleep(100);
+    do usleep(2000); /* nobody waits */
+    while (!atomic_load(&device->asleep));
+    CHECK(!cfx_ready(&x));
+    let_happen(0, CF_COMPUTE);
+    CHECK(gets_ready(&x));
+    cfx_release(&x);
+    cfx_context_free(context);
+}
 
 TEST(what_was_launched_has_not_happened_until_the_device_says_so) {
     cfx_context *context = context_of("fake");
