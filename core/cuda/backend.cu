@@ -1,8 +1,8 @@
 /* backend.cu: NVIDIA GPUs as devices: memory, streams, marks.
  *
- * Each device has a stream for each of its two queues; virtual devices of one GPU have streams of their own.  A mark is
- * a cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU but the growth of scratch
- * memory.
+ * Each device has a stream for each of its two queues; virtual devices of one GPU have streams of their own.  Where both
+ * have kernels for the GPU those of the communication stream go first, because other GPUs wait for them.  A mark is a
+ * cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU but the growth of scratch memory.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void cuda_close(void *state) {
     const cf_cuda_here here(device->index);
     cf_cuda_joined_end(device);
     cf_cuda_products_end(device);
-    for (int q = 0; q < CF_CUDA_QUEUES; q++) {
+    for (int q = 0; q < CF_QUEUES; q++) {
         cf_cuda_queue *queue = &device->queue[q];
         for (int k = 0; k < CF_CUDA_MARKS; k++)
             if (queue->marks[k].event) cudaEventDestroy(queue->marks[k].event);
@@ -92,19 +92,22 @@ static cfx_status open_faults(cf_cuda_queue *queue, uint64_t *words) {
     return CFX_OK;
 }
 
-enum { WORDS = 2 * CF_CUDA_QUEUES };
+enum { WORDS = 2 * CF_QUEUES };
 
 static cfx_status open_streams(cf_cuda_device *device) {
     const cf_cuda_here here(device->index);
     size_t available = 0;
+    int least, greatest; /* greatest: the smaller number */
     CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
     CF_CUDA(cudaMemGetInfo(&available, &device->memory));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
+    CF_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CF_CUDA(cudaMalloc(&device->words, WORDS * sizeof *device->words));
     CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
     CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
-    for (int q = 0; q < CF_CUDA_QUEUES; q++) {
-        CF_CUDA(cudaStreamCreateWithFlags(&device->queue[q].stream, cudaStreamNonBlocking));
+    for (int q = 0; q < CF_QUEUES; q++) {
+        CF_CUDA(cudaStreamCreateWithPriority(&device->queue[q].stream, cudaStreamNonBlocking,
+                                             q == CF_COMM ? greatest : least));
         CF_TRY(open_faults(&device->queue[q], device->words + 2 * q));
     }
     return cf_cuda_products_begin(device);
@@ -251,7 +254,7 @@ static cfx_status cuda_forgive(void *state) {
     CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
     CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
     CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
-    for (int q = 0; q < CF_CUDA_QUEUES; q++) {
+    for (int q = 0; q < CF_QUEUES; q++) {
         *device->queue[q].some = 0;
         *device->queue[q].halt.shown = 0;
         for (int k = 0; k < CF_LAUNCH_AHEAD; k++) device->queue[q].faults[k].set = 0;

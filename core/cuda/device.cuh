@@ -10,7 +10,7 @@
 #include "emulated_runtime.h"
 #endif
 
-enum { CF_CUDA_QUEUES = 2, CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
+enum { CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
 
 /* Fails with what CUDA says of `what`. */
 cfx_status cf_cuda_check(cudaError_t error, const char *what);
@@ -45,7 +45,7 @@ struct cf_cuda_device {
     int index, selected;
     size_t memory;   /* bytes that it has */
     uint64_t *words; /* of device memory: the queues' halts, and what they receive */
-    cf_cuda_queue queue[CF_CUDA_QUEUES];
+    cf_cuda_queue queue[CF_QUEUES];
     struct cf_cuda_products *products; /* product.cu's */
 };
 

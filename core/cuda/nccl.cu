@@ -220,7 +220,7 @@ void cf_cuda_joined_end(cf_cuda_device *device) {
         }
         *at = group->next;
         for (int r = 0; r < group->n; r++)
-            for (int q = 0; q < CF_CUDA_QUEUES; q++)
+            for (int q = 0; q < CF_QUEUES; q++)
                 if (group->devices[r]->queue[q].joined == group) group->devices[r]->queue[q].joined = NULL;
         group_free(group);
     }

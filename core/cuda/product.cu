@@ -91,7 +91,7 @@ struct plan {
 
 struct cf_cuda_products {
     cublasLtHandle_t handle;
-    void *workspace[CF_CUDA_QUEUES];
+    void *workspace[CF_QUEUES];
     std::map<shape_key, plan> plans;
 };
 
@@ -105,7 +105,7 @@ cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
     cf_cuda_products *p = device->products = new (std::nothrow) cf_cuda_products();
     if (!p) return cf_fail(CFX_EMEMORY, "out of host memory: cuBLASLt");
     LT(cublasLtCreate(&p->handle));
-    for (int q = 0; q < CF_CUDA_QUEUES; q++) CF_CUDA(cudaMalloc(&p->workspace[q], WORKSPACE));
+    for (int q = 0; q < CF_QUEUES; q++) CF_CUDA(cudaMalloc(&p->workspace[q], WORKSPACE));
     return CFX_OK;
 }
 
@@ -120,7 +120,7 @@ void cf_cuda_products_end(cf_cuda_device *device) {
     cf_cuda_products *p = device->products;
     if (!p) return;
     for (auto &entry : p->plans) drop(&entry.second);
-    for (int q = 0; q < CF_CUDA_QUEUES; q++)
+    for (int q = 0; q < CF_QUEUES; q++)
         if (p->workspace[q]) cudaFree(p->workspace[q]);
     if (p->handle) cublasLtDestroy(p->handle);
     delete p;

@@ -11,6 +11,9 @@
 
 #include "device/ops.h"
 
+/* A device's queues: of what is computed, and of what comes from elsewhere or goes there. */
+enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2 };
+
 /* The thread that runs a device's queues, as a kernel sees it. */
 typedef struct cf_worker {
     const struct cf_backend *backend;

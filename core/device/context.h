@@ -20,7 +20,7 @@
 
 enum { CF_INTERRUPTED = 1, CF_FORKED = 2 }; /* cfx_context's `stops` */
 
-enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2, CF_STREAMS = CF_MAX_DEVICES + 1 };
+enum { CF_STREAMS = CF_MAX_DEVICES + 1 };
 
 struct cfx_device {
     char name[CF_NAME_BYTES];

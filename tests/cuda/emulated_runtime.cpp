@@ -115,8 +115,9 @@ void cf_emulate_on(void *to, std::function<void()> work) {
     else work();
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, int, int priority) {
     CF_MAY_FAIL;
+    cf_emulate_count(("a stream of priority " + std::to_string(priority)).c_str());
     stream *s = new stream();
     s->give = give;
     s->thread = std::thread(work_off, s);

@@ -126,7 +126,12 @@ static inline cudaError_t cudaFreeHost(void *p) {
     return cf_emulated_free(p), cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, int);
+/* A GPU has as many priorities as most have; a smaller number goes first.  Here it changes nothing. */
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    CF_MAY_FAIL;
+    return *least = 0, *greatest = -5, cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, int flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);

@@ -64,7 +64,8 @@ local TRAIN = [[
 local RUNTIME = {"launch", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice", "cudaMemset",
   "cudaDeviceSynchronize",
   "cudaDeviceGetAttribute", "cudaMemGetInfo", "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost",
-  "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaStreamQuery", "cudaStreamWaitEvent",
+  "cudaDeviceGetStreamPriorityRange", "cudaStreamCreateWithPriority", "cudaStreamDestroy", "cudaStreamSynchronize",
+  "cudaStreamQuery", "cudaStreamWaitEvent",
   "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaMemcpyAsync",
   "cudaDeviceCanAccessPeer", "cublasLtCreate", "cublasLtCreateOther", "cublasLtSetAttribute",
   "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}
@@ -298,6 +299,11 @@ describe("what is counted on a GPU #program", function()
       assert.is_nil(counts["product_any<C>"], dtype)
       assert.is_true(counts["a product of cuBLASLt"] >= 9)
     end
+  end)
+
+  test("the communication streams come first on a GPU", function()
+    local counts = counted(TRAIN, "cuda:0*2")
+    assert.same({2, 2}, {counts["a stream of priority -5"], counts["a stream of priority 0"]})
   end)
 
   test("the host's thread keeps its GPU", function()
