@@ -1,8 +1,8 @@
-/* backend.cu: NVIDIA GPUs as devices: memory, streams, marks.
+/* backend.cu: NVIDIA GPUs as devices: streams, marks, scratch memory.
  *
  * Each device has a stream for each of its two queues; virtual devices of one GPU have streams of their own.  Where both
  * have kernels for the GPU those of the communication stream go first, because other GPUs wait for them.  A mark is a
- * cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU but the growth of scratch memory.
+ * cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -44,15 +44,24 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
     return 0;
 }
 
-cf_cuda_here::cf_cuda_here(int index) : before(index) {
-    error = cudaGetDevice(&before);
-    if (error == cudaSuccess && before != index) error = cudaSetDevice(index);
-    if (error != cudaSuccess) cudaGetLastError(); /* the caller has it: no business of the next call */
-}
+struct cf_cuda_outgrown {
+    cf_cuda_outgrown *next;
+    void *memory;
+    uint64_t ticket; /* the last that may use it */
+};
 
-cf_cuda_here::~cf_cuda_here() {
-    int now = before;
-    if (cudaGetDevice(&now) == cudaSuccess && now != before) cudaSetDevice(before);
+/* Frees the scratch memory that only commands up to `ticket` use. */
+static void free_outgrown(cf_cuda_queue *queue, uint64_t ticket) {
+    for (cf_cuda_outgrown **at = &queue->outgrown; *at;) {
+        cf_cuda_outgrown *old = *at;
+        if (old->ticket > ticket) {
+            at = &old->next;
+            continue;
+        }
+        *at = old->next;
+        cf_cuda_free(queue->index, old->memory);
+        delete old;
+    }
 }
 
 static void cuda_close(void *state) {
@@ -64,11 +73,13 @@ static void cuda_close(void *state) {
         cf_cuda_queue *queue = &device->queue[q];
         for (int k = 0; k < CF_CUDA_MARKS; k++)
             if (queue->marks[k].event) cudaEventDestroy(queue->marks[k].event);
-        if (queue->scratch) cudaFree(queue->scratch);
+        cf_cuda_flight(queue, CF_CUDA_LANDED);
         if (queue->stream) cudaStreamDestroy(queue->stream);
-        if (queue->faults) cudaFreeHost(queue->faults);
+        free_outgrown(queue, UINT64_MAX);
+        cf_cuda_free(device->index, queue->scratch);
+        cf_cuda_free_pinned(device->index, queue->faults);
     }
-    if (device->words) cudaFree(device->words);
+    cf_cuda_free(device->index, device->words);
     cudaGetLastError(); /* what could not be freed is no business of the next call */
     delete device;
 }
@@ -98,14 +109,17 @@ static cfx_status open_streams(cf_cuda_device *device) {
     const cf_cuda_here here(device->index);
     size_t available = 0;
     int least, greatest; /* greatest: the smaller number */
+    void *words;
     CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
     CF_CUDA(cudaMemGetInfo(&available, &device->memory));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
     CF_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CF_CUDA(cudaMalloc(&device->words, WORDS * sizeof *device->words));
+    CF_TRY(cf_cuda_malloc(device->index, WORDS * sizeof *device->words, "a device's words", &words));
+    device->words = (uint64_t *)words;
     CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
     CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
     for (int q = 0; q < CF_QUEUES; q++) {
+        device->queue[q].index = device->index;
         CF_CUDA(cudaStreamCreateWithPriority(&device->queue[q].stream, cudaStreamNonBlocking,
                                              q == CF_COMM ? greatest : least));
         CF_TRY(open_faults(&device->queue[q], device->words + 2 * q));
@@ -129,16 +143,12 @@ static cfx_status cuda_open(int32_t index, void **state) {
 static size_t cuda_memory(void *state) { return ((cf_cuda_device *)state)->memory; }
 
 static cfx_status cuda_slab_new(void *state, size_t bytes, void **out) {
-    const cf_cuda_here here(((cf_cuda_device *)state)->index);
-    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
-    return cf_cuda_check(cudaMalloc(out, bytes), "a slab");
+    return cf_cuda_malloc(((cf_cuda_device *)state)->index, bytes, "a slab", out);
 }
 
 static void cuda_slab_free(void *state, void *slab, size_t bytes) {
     (void)bytes;
-    const cf_cuda_here here(((cf_cuda_device *)state)->index);
-    cudaFree(slab);
-    cudaGetLastError(); /* of a GPU that is lost, whose next command says so */
+    cf_cuda_free(((cf_cuda_device *)state)->index, slab);
 }
 
 static cfx_status cuda_thread_begin(cf_worker *worker) {
@@ -150,13 +160,18 @@ static cfx_status cuda_thread_begin(cf_worker *worker) {
 
 static void cuda_thread_end(cf_worker *worker) { worker->local = NULL; }
 
+/* Kernels launched before may still use the old memory: it goes once they have run. */
 static cfx_status grow_scratch(cf_cuda_queue *queue, size_t bytes) {
-    void *old = queue->scratch;
-    CF_CUDA(cudaStreamSynchronize(queue->stream)); /* kernels launched before may still use the old one */
-    queue->scratch = NULL;
-    queue->scratch_bytes = 0;
-    if (old) CF_CUDA(cudaFree(old));
-    CF_CUDA(cudaMalloc(&queue->scratch, bytes));
+    void *memory;
+    cf_cuda_outgrown *old = new (std::nothrow) cf_cuda_outgrown{queue->outgrown, queue->scratch, queue->ticket};
+    if (!old) return cf_fail(CFX_EMEMORY, "out of host memory: a list of scratch memory");
+    const cfx_status status = cf_cuda_malloc(queue->index, bytes, "scratch memory", &memory);
+    if (status != CFX_OK) {
+        delete old;
+        return status;
+    }
+    queue->outgrown = old;
+    queue->scratch = memory;
     queue->scratch_bytes = bytes;
     return CFX_OK;
 }
@@ -226,8 +241,7 @@ static cfx_status look_for_fault(cf_cuda_queue *queue, uint64_t from, uint64_t t
     return CFX_OK;
 }
 
-static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted) {
-    cf_cuda_device *device = cf_cuda_device_of(worker);
+static cfx_status poll_marks(cf_cuda_device *device, int q, uint64_t *done, uint64_t *faulted) {
     cf_cuda_queue *queue = &device->queue[q];
     const uint64_t before = *done;
     std::lock_guard<std::mutex> guard(queue->lock);
@@ -241,11 +255,18 @@ static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *
     }
     if (queue->lost > *done && queue->head == queue->tail && cudaStreamQuery(queue->stream) != cudaErrorNotReady) {
         *done = queue->done = queue->lost;
-        queue->joined = NULL;
+        cf_cuda_joined_over(queue);
     }
     cudaGetLastError();
-    if (queue->joined) CF_TRY(cf_cuda_joined_watch(device, q, *done != before));
-    return look_for_fault(queue, before, *done, faulted);
+    CF_TRY(look_for_fault(queue, before, *done, faulted));
+    return queue->joined ? cf_cuda_joined_watch(device, q, *done != before, faulted) : CFX_OK;
+}
+
+static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted) {
+    cf_cuda_device *device = cf_cuda_device_of(worker);
+    const cfx_status status = poll_marks(device, q, done, faulted);
+    if (device->queue[q].outgrown) free_outgrown(&device->queue[q], *done);
+    return status;
 }
 
 static cfx_status cuda_forgive(void *state) {
@@ -288,11 +309,7 @@ static cfx_status cuda_pin(void *state, size_t bytes, void **out) {
     return cf_cuda_check(cudaHostAlloc(out, bytes, cudaHostAllocPortable), "pinned host memory");
 }
 
-static void cuda_unpin(void *state, void *memory) {
-    const cf_cuda_here here(((cf_cuda_device *)state)->index);
-    cudaFreeHost(memory);
-    cudaGetLastError();
-}
+static void cuda_unpin(void *state, void *memory) { cf_cuda_free_pinned(((cf_cuda_device *)state)->index, memory); }
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* device.cuh: a GPU as core/cuda keeps it: streams, marks, scratch.  backend.cu makes it, product.cu adds to it. */
+/* device.cuh: a GPU as core/cuda keeps it: streams, marks, memory.  backend.cu makes it, product.cu adds to it. */
 #ifndef CF_CUDA_DEVICE_CUH
 #define CF_CUDA_DEVICE_CUH
 
@@ -16,8 +16,12 @@ enum { CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
 cfx_status cf_cuda_check(cudaError_t error, const char *what);
 #define CF_CUDA(call) CF_TRY(cf_cuda_check((call), #call))
 
+/* A queue's part in a collective: there is none, or it is over; it is asked for; it is launched. */
+enum cf_cuda_flight_state { CF_CUDA_LANDED, CF_CUDA_JOINS, CF_CUDA_FLIES };
+
 /* One queue's stream, and its marks that have not happened yet, in order.  Workers of other devices follow marks. */
 struct cf_cuda_queue {
+    int index; /* of its GPU */
     cudaStream_t stream;
     std::mutex lock;
     struct {
@@ -33,8 +37,12 @@ struct cf_cuda_queue {
     volatile int32_t *some;
     void *scratch;
     size_t scratch_bytes;
+    struct cf_cuda_outgrown *outgrown; /* backend.cu's: earlier scratch memory that kernels may still use */
+    cf_cuda_flight_state flight;       /* memory.cu's */
+    cf_cuda_queue *next_flight;
     struct cf_cuda_group *joined; /* nccl.cu's: of the collective launched last, until its kernel has run */
     int rank;
+    uint64_t joined_ticket;                      /* that collective's */
     uint64_t covering;                           /* the first mark after it; UINT64_MAX: it is not launched yet */
     std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };
@@ -59,6 +67,14 @@ struct cf_cuda_here {
     ~cf_cuda_here();
 };
 
+/* memory.cu.  Frees memory of a GPU, or pinned memory of the host, as soon as no collective is in flight.  Cannot fail. */
+void cf_cuda_free(int index, void *memory);
+void cf_cuda_free_pinned(int index, void *memory);
+/* What there is of what was to be freed goes first.  `what` it is for, if it fails. */
+cfx_status cf_cuda_malloc(int index, size_t bytes, const char *what, void **out);
+/* Says how far the queue's collective is.  Before one is launched; it waits until no memory is being freed. */
+void cf_cuda_flight(cf_cuda_queue *queue, cf_cuda_flight_state state);
+
 /* halt.cu.  Queue q goes on, from `ticket` on, behind these tickets of other queues; or behind a collective. */
 cfx_status cf_cuda_inherit(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *all);
 cfx_status cf_cuda_inherit_received(cf_worker *worker, int q);
@@ -66,8 +82,11 @@ cfx_status cf_cuda_inherit_received(cf_worker *worker, int q);
 void cf_cuda_about(int32_t device, char *text, size_t bytes);
 void cf_cuda_nccl_about(char *text, size_t bytes); /* its version, or why there is none */
 
-/* nccl.cu: fails, on all its devices, a collective of queue q that a participant left alone, or that NCCL gave up. */
-cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed);
+/* nccl.cu: fails, on all its devices, a collective of queue q that a participant left alone, or that NCCL gave up;
+ * *faulted is then its ticket. */
+cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, uint64_t *faulted);
+/* The queue's collective is over, or will not come to an end. */
+void cf_cuda_joined_over(cf_cuda_queue *queue);
 /* Ends the groups of a device that closes. */
 void cf_cuda_joined_end(cf_cuda_device *device);
 

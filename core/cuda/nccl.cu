@@ -208,6 +208,11 @@ static cfx_status group_of(int32_t n, void *const *states, void **out) {
     return CFX_OK;
 }
 
+void cf_cuda_joined_over(cf_cuda_queue *queue) {
+    queue->joined = NULL;
+    cf_cuda_flight(queue, CF_CUDA_LANDED);
+}
+
 void cf_cuda_joined_end(cf_cuda_device *device) {
     std::lock_guard<std::mutex> guard(lock);
     for (cf_cuda_group **at = &groups; *at;) {
@@ -221,7 +226,7 @@ void cf_cuda_joined_end(cf_cuda_device *device) {
         *at = group->next;
         for (int r = 0; r < group->n; r++)
             for (int q = 0; q < CF_QUEUES; q++)
-                if (group->devices[r]->queue[q].joined == group) group->devices[r]->queue[q].joined = NULL;
+                if (group->devices[r]->queue[q].joined == group) cf_cuda_joined_over(&group->devices[r]->queue[q]);
         group_free(group);
     }
 }
@@ -319,9 +324,15 @@ static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join 
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[device->selected];
     if (group->broken) return fail_rank(group, rank);
+    cf_cuda_flight(queue, CF_CUDA_JOINS);
     const ncclResult_t result = launch(group, rank, j, queue);
-    if (went_wrong(result)) return give_up_rank(group, rank, result);
+    if (went_wrong(result)) {
+        const cfx_status status = give_up_rank(group, rank, result);
+        cf_cuda_joined_over(queue);
+        return status;
+    }
     queue->joined = group;
+    queue->joined_ticket = queue->ticket;
     queue->rank = rank;
     queue->covering = UINT64_MAX;
     queue->since = std::chrono::steady_clock::now();
@@ -352,8 +363,9 @@ static cfx_status joined(cf_worker *worker, int q, bool *is) {
     ncclResult_t state = ncclSuccess;
     const cfx_status status = ask(queue, &state);
     *is = state == ncclSuccess;
-    if (status != CFX_OK) queue->joined = NULL;
+    if (status != CFX_OK) cf_cuda_joined_over(queue);
     if (status != CFX_OK || !*is) return status;
+    cf_cuda_flight(queue, CF_CUDA_FLIES);
     queue->covering = queue->tail;
     return cf_cuda_inherit_received(worker, q);
 }
@@ -361,18 +373,20 @@ static cfx_status joined(cf_worker *worker, int q, bool *is) {
 /* Asking costs more than looking at an event: it is done when the collective takes longer than most. */
 static const double PATIENCE = 0.05;
 
-cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed) {
+cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, uint64_t *faulted) {
     cf_cuda_queue *queue = &device->queue[q];
     ncclResult_t state;
     if (queue->covering == UINT64_MAX) return CFX_OK; /* joined() is asked */
     if (queue->head > queue->covering) {
-        queue->joined = NULL;
+        cf_cuda_joined_over(queue);
         return CFX_OK;
     }
     if (progressed) queue->since = std::chrono::steady_clock::now();
     if (seconds_since(queue->since) < PATIENCE) return CFX_OK;
     const cfx_status status = ask(queue, &state);
-    if (status != CFX_OK) queue->joined = NULL;
+    if (status == CFX_OK) return CFX_OK;
+    *faulted = queue->joined_ticket;
+    cf_cuda_joined_over(queue);
     return status;
 }
 

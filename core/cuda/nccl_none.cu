@@ -3,8 +3,9 @@
 
 #include "cuda/device.cuh"
 
-cfx_status cf_cuda_joined_watch(cf_cuda_device *, int, bool) { return CFX_OK; }
+cfx_status cf_cuda_joined_watch(cf_cuda_device *, int, bool, uint64_t *) { return CFX_OK; }
 void cf_cuda_nccl_about(char *text, size_t bytes) { snprintf(text, bytes, "built without NCCL"); }
+void cf_cuda_joined_over(cf_cuda_queue *) {}
 void cf_cuda_joined_end(cf_cuda_device *) {}
 
 static cfx_status group_of(int32_t, void *const *, void **) {

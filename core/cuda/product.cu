@@ -105,7 +105,8 @@ cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
     cf_cuda_products *p = device->products = new (std::nothrow) cf_cuda_products();
     if (!p) return cf_fail(CFX_EMEMORY, "out of host memory: cuBLASLt");
     LT(cublasLtCreate(&p->handle));
-    for (int q = 0; q < CF_QUEUES; q++) CF_CUDA(cudaMalloc(&p->workspace[q], WORKSPACE));
+    for (int q = 0; q < CF_QUEUES; q++)
+        CF_TRY(cf_cuda_malloc(device->index, WORKSPACE, "cuBLASLt's workspace", &p->workspace[q]));
     return CFX_OK;
 }
 
@@ -120,8 +121,7 @@ void cf_cuda_products_end(cf_cuda_device *device) {
     cf_cuda_products *p = device->products;
     if (!p) return;
     for (auto &entry : p->plans) drop(&entry.second);
-    for (int q = 0; q < CF_QUEUES; q++)
-        if (p->workspace[q]) cudaFree(p->workspace[q]);
+    for (int q = 0; q < CF_QUEUES; q++) cf_cuda_free(device->index, p->workspace[q]);
     if (p->handle) cublasLtDestroy(p->handle);
     delete p;
     device->products = NULL;

@@ -136,10 +136,21 @@ cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_
     return CFX_OK;
 }
 
+/* A backend with collectives may free what its pool gives back only when none is in flight: before memory is said to be
+ * out they are waited for. */
+static cfx_status take(cfx_device *device, size_t bytes, cf_block **out) {
+    cfx_context *context = device->context;
+    const cfx_status status = cf_pool_take(&device->pool, bytes, out);
+    if (status != CFX_EMEMORY || !device->backend->collectives) return status;
+    for (int32_t i = 0; i < context->nopen; i++)
+        CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[CF_COMM])));
+    return cf_pool_take(&device->pool, bytes, out);
+}
+
 static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
     cf_block *block;
     if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
-    CF_TRY(cf_pool_take(&device->pool, bytes, &block));
+    CF_TRY(take(device, bytes, &block));
     const cfx_status status = cf_buffer_over(device, block, bytes, out);
     if (status != CFX_OK) {
         cf_pool_give(&device->pool, block);

@@ -127,15 +127,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, int, int priority) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t which) {
-    CF_MAY_FAIL;
-    stream *s = (stream *)which;
-    std::unique_lock<std::mutex> guard(lock);
-    const uint64_t given = s->given;
-    changed.wait(guard, [&] { return s->done >= given; });
-    return cudaSuccess;
-}
-
 cudaError_t cudaStreamQuery(cudaStream_t which) {
     CF_MAY_FAIL;
     const stream *s = (stream *)which;
@@ -174,6 +165,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to) {
     CF_MAY_FAIL;
     if (((stream *)to)->device != event->device) return cf_emulated_fail(cudaErrorInvalidResourceHandle);
+    cf_emulate_count("an event recorded");
     const auto is = event->is;
     uint64_t version;
     {
@@ -190,6 +182,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     CF_MAY_FAIL;
+    cf_emulate_count("an event asked for");
     std::lock_guard<std::mutex> guard(lock);
     return event->is->happened == event->is->asked ? cudaSuccess : cudaErrorNotReady;
 }
@@ -214,12 +207,34 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int) {
 
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
-cudaError_t cf_emulated_memory(void **out, size_t bytes) {
-    *out = aligned_alloc(256, (bytes + 255) & ~(size_t)255);
+enum { HOST = -1 };
+struct memory {
+    int device;
+    size_t bytes;
+};
+static std::map<void *, memory> &memories = *new std::map<void *, memory>();
+
+size_t cf_emulated_room(void) {
+    const char *text = getenv("CONFLUX_EMULATED_MEMORY");
+    return text ? (size_t)atoll(text) : (size_t)4 << 30;
+}
+
+static cudaError_t allocate(void **out, int device, size_t bytes) {
+    size_t used = bytes;
+    std::unique_lock<std::mutex> guard(lock);
+    for (const auto &one : memories)
+        if (one.second.device == device) used += one.second.bytes;
+    const bool fits = device == HOST || used <= cf_emulated_room();
+    *out = fits ? aligned_alloc(256, (bytes + 255) & ~(size_t)255) : NULL;
     if (!*out) return cf_emulated_fail(cudaErrorMemoryAllocation);
+    memories[*out] = {device, bytes};
+    guard.unlock();
     memset(*out, 0xA5, bytes); /* CUDA's memory is not zero either */
     return cudaSuccess;
 }
+
+cudaError_t cf_emulated_malloc(void **out, size_t bytes) { return allocate(out, cf_emulated_device, bytes); }
+cudaError_t cf_emulated_host_alloc(void **out, size_t bytes) { return allocate(out, HOST, bytes); }
 
 static bool is_live(const stream *which) {
     for (const auto *live : streams)
@@ -227,17 +242,19 @@ static bool is_live(const stream *which) {
     return false;
 }
 
-/* cudaFree waits for the device, too. */
+/* What was asked of the streams before must be done. */
 void cf_emulated_free(void *p) {
     std::unique_lock<std::mutex> guard(lock);
-    const auto all = streams;
-    std::vector<uint64_t> given;
-    for (const auto *one : all) given.push_back(one->given);
+    const int device = memories[p].device;
+    std::vector<std::pair<stream *, uint64_t>> given;
+    for (auto *one : streams)
+        if (device == HOST || one->device == device) given.push_back({one, one->given});
     changed.wait(guard, [&] {
-        for (size_t k = 0; k < all.size(); k++)
-            if (is_live(all[k]) && all[k]->done < given[k]) return false;
+        for (const auto &one : given)
+            if (is_live(one.first) && one.first->done < one.second) return false;
         return true;
     });
+    memories.erase(p);
     free(p);
 }
 

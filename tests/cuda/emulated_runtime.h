@@ -1,11 +1,13 @@
 /* emulated_runtime.h: the part of CUDA's runtime that core/cuda uses, on the host: GPUs whose streams are threads;
- * CONFLUX_EMULATED_GPUS of them, or one, which reach each other's memory if CONFLUX_EMULATED_PEERS is set.
+ * CONFLUX_EMULATED_GPUS of them, or one, which reach each other's memory if CONFLUX_EMULATED_PEERS is set.  Each has
+ * CONFLUX_EMULATED_MEMORY bytes, or 4 GiB.
  *
  * Kernels and events of one GPU are refused on a stream of another.
  * What does not wait for an event may so come too early or too late, as it may on a GPU.  CONFLUX_EMULATED_DELAY=N
  * makes a stream now and then sleep for up to N microseconds, so that it does.  See fails.h for calls that fail.
- * The file that CONFLUX_EMULATED_COUNTS names gets, at the process's end, how often each kernel was launched and how
- * often a stream was made to wait, for the same thing again, too; and the host thread's GPU.
+ * The file that CONFLUX_EMULATED_COUNTS names gets, at the process's end, how often each kernel was launched, how often
+ * events were recorded and asked for, how often a stream was made to wait, for the same thing again, too, which
+ * priorities streams have, and the host thread's GPU.
  */
 #ifndef CF_EMULATED_RUNTIME_H
 #define CF_EMULATED_RUNTIME_H
@@ -40,8 +42,10 @@ enum {
 };
 enum { cudaMemcpyDefault };
 
-cudaError_t cf_emulated_memory(void **out, size_t bytes);
-void cf_emulated_free(void *p);                    /* behind all streams */
+cudaError_t cf_emulated_malloc(void **out, size_t bytes);
+cudaError_t cf_emulated_host_alloc(void **out, size_t bytes);
+void cf_emulated_free(void *p);                    /* behind the streams of its GPU; of the host's: behind all */
+size_t cf_emulated_room(void);                     /* bytes that a GPU has */
 extern thread_local cudaError_t cf_emulated_error; /* of this thread's last call that failed */
 static inline cudaError_t cf_emulated_fail(cudaError_t error) { return cf_emulated_error = error; }
 #define CF_MAY_FAIL \
@@ -82,7 +86,7 @@ struct cudaDeviceProp {
 };
 static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
     CF_MAY_FAIL;
-    return *p = cudaDeviceProp{"a CPU that pretends to be a GPU", 0, 0, (size_t)4 << 30}, cudaSuccess;
+    return *p = cudaDeviceProp{"a CPU that pretends to be a GPU", 0, 0, cf_emulated_room()}, cudaSuccess;
 }
 extern thread_local int cf_emulated_device;
 static inline cudaError_t cudaSetDevice(int device) {
@@ -107,15 +111,15 @@ static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int) {
 }
 static inline cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
     CF_MAY_FAIL;
-    return *available = *total = (size_t)4 << 30, cudaSuccess;
+    return *available = *total = cf_emulated_room(), cudaSuccess;
 }
 template <class T> cudaError_t cudaMalloc(T **out, size_t bytes) {
     CF_MAY_FAIL;
-    return cf_emulated_memory((void **)out, bytes);
+    return cf_emulated_malloc((void **)out, bytes);
 }
 static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, int) {
     CF_MAY_FAIL;
-    return cf_emulated_memory(out, bytes);
+    return cf_emulated_host_alloc(out, bytes);
 }
 static inline cudaError_t cudaFree(void *p) {
     CF_MAY_FAIL;
@@ -133,7 +137,6 @@ static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *grea
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, int flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
-cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, int);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, int);

@@ -1,7 +1,9 @@
 /* fake_nccl.cpp: a libnccl.so.2 for emulated GPUs, whose participants' streams meet in the host's memory.
  *
  * It minds what the real one minds: that participants come in one order with like arguments, that nothing is asked of a
- * communicator whose last call is not through, that none is used twice at a time.  FAKE_NCCL in the environment makes
+ * communicator whose last call is not through, that none is used twice at a time.  A communicator's first collective is
+ * through when all participants have come; a later one when it is launched, and its stream waits for the others, until
+ * they come or the communicator is aborted.  FAKE_NCCL in the environment makes
  * it old ("old"), unable to begin ("mute"), to fail in its third collective ("fail"), or to lose a participant there
  * ("hang").
  */
@@ -13,6 +15,7 @@
 #include <string.h>
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -30,15 +33,24 @@ typedef struct request {
     cudaStream_t stream;
 } request;
 
+/* One call of each participant, or one ncclGroup, on its way: the last stream that comes to it does the work of all. */
+struct meeting {
+    std::vector<std::vector<request>> requests; /* of each participant; none: it has not come */
+    int came = 0, there = 0;                    /* participants, and their streams */
+    bool is_over = false;
+};
 struct group {
     ncclUniqueId id;
-    int n, came = 0, rounds = 0, aborted = 0;
-    std::vector<std::vector<request>> requests; /* of each participant: those of one call or of one ncclGroup */
-    std::vector<int> round;                     /* that a participant is in */
+    int n, aborted = 0;
+    bool is_connected = false;
+    std::vector<int> round;                           /* so many times a participant has come */
+    std::vector<bool> lost, gone;                     /* participants that hang, and that were aborted */
+    std::map<int, std::shared_ptr<meeting>> meetings; /* by round: those that somebody has yet to come to */
 };
 
-std::mutex lock;
-std::vector<group *> groups;
+std::mutex &lock = *new std::mutex(); /* streams that still wait outlive the end of the process's main thread */
+std::condition_variable &changed = *new std::condition_variable();
+std::vector<std::shared_ptr<group>> groups;
 std::vector<double> scales; /* of operations made here: ncclAvg + 1 is the first */
 char last_error[160];
 int ids;
@@ -106,90 +118,101 @@ thread_local int depth;
 thread_local ncclComm *grouped;
 thread_local std::vector<request> pending;
 
-/* One collective on its way: the last stream that comes to it does the work of all. */
-struct meeting {
-    std::vector<request> requests;
-    std::mutex lock;
-    std::condition_variable changed;
-    size_t came = 0;
-};
+typedef std::vector<request> alike; /* one of each participant */
 
-double joined(const meeting *g, size_t i) {
-    const request &like = g->requests[0];
+double joined(const alike &all, size_t i) {
+    const request &like = all[0];
     const double scale = like.op > ncclAvg ? scales[(size_t)(like.op - ncclAvg - 1)] : 1;
-    double x = get(g->requests[0].in, like.type, i) * scale;
-    for (size_t r = 1; r < g->requests.size(); r++) {
-        const double y = get(g->requests[r].in, like.type, i) * scale;
+    double x = get(all[0].in, like.type, i) * scale;
+    for (size_t r = 1; r < all.size(); r++) {
+        const double y = get(all[r].in, like.type, i) * scale;
         x = like.op == ncclProd  ? x * y
             : like.op == ncclMax ? (y > x ? y : x)
             : like.op == ncclMin ? (y < x ? y : x)
                                  : x + y;
     }
-    return like.op == ncclAvg ? x / (double)g->requests.size() : x;
+    return like.op == ncclAvg ? x / (double)all.size() : x;
 }
 
-void meet(const meeting *g) {
-    const request &like = g->requests[0];
-    const size_t bytes = like.n * size_of(like.type), all = g->requests.size();
-    std::vector<std::vector<char>> results(all); /* first all are made: they may be asked for in place */
-    for (size_t r = 0; r < all; r++) {
-        results[r].resize(like.what == ALL_GATHER ? bytes * all : bytes);
-        if (like.what == BROADCAST) memcpy(results[r].data(), g->requests[(size_t)like.root].in, bytes);
+void meet(const alike &all) {
+    const request &like = all[0];
+    const size_t bytes = like.n * size_of(like.type), n = all.size();
+    std::vector<std::vector<char>> results(n); /* first all are made: they may be asked for in place */
+    for (size_t r = 0; r < n; r++) {
+        results[r].resize(like.what == ALL_GATHER ? bytes * n : bytes);
+        if (like.what == BROADCAST) memcpy(results[r].data(), all[(size_t)like.root].in, bytes);
         else if (like.what == ALL_GATHER)
-            for (size_t s = 0; s < all; s++) memcpy(results[r].data() + s * bytes, g->requests[s].in, bytes);
+            for (size_t s = 0; s < n; s++) memcpy(results[r].data() + s * bytes, all[s].in, bytes);
         else
             for (size_t i = 0; i < like.n; i++)
-                put(results[r].data(), like.type, i, joined(g, i + (like.what == REDUCE_SCATTER ? r * like.n : 0)));
+                put(results[r].data(), like.type, i, joined(all, i + (like.what == REDUCE_SCATTER ? r * like.n : 0)));
     }
-    for (size_t r = 0; r < all; r++)
-        if (like.what != REDUCE || (int)r == like.root)
-            memcpy(g->requests[r].out, results[r].data(), results[r].size());
+    for (size_t r = 0; r < n; r++)
+        if (like.what != REDUCE || (int)r == like.root) memcpy(all[r].out, results[r].data(), results[r].size());
 }
 
-void attend(meeting *m) {
-    std::unique_lock<std::mutex> guard(m->lock);
-    if (++m->came == m->requests.size()) {
-        meet(m);
-        m->changed.notify_all();
+/* On a participant's stream. */
+void attend(const group *g, meeting *m, size_t rank) {
+    std::unique_lock<std::mutex> guard(lock);
+    if (g->gone[rank]) return;
+    if (++m->there == g->n) {
+        for (size_t k = 0; k < m->requests[0].size(); k++) {
+            alike all;
+            for (const auto &one : m->requests) all.push_back(one[k]);
+            meet(all);
+        }
+        m->is_over = true;
+        changed.notify_all();
     }
-    m->changed.wait(guard, [&] { return m->came == m->requests.size(); });
+    changed.wait(guard, [&] { return m->is_over || g->gone[rank]; });
+    if (!m->is_over) m->there--;
+}
+
+bool are_alike(const std::vector<request> &a, const std::vector<request> &b) {
+    if (a.size() != b.size()) return false;
+    for (size_t k = 0; k < a.size(); k++)
+        if (a[k].what != b[k].what || a[k].n != b[k].n || a[k].type != b[k].type || a[k].root != b[k].root)
+            return false;
+    return true;
 }
 
 } // namespace
 
 struct ncclComm {
-    group *of;
-    int rank;
-    ncclResult_t state;
+    std::shared_ptr<group> of;
+    size_t rank;
 };
 
-static bool is_through(const ncclComm *comm) { return comm->of->rounds >= comm->of->round[(size_t)comm->rank]; }
+static bool is_through(const ncclComm *comm) {
+    const group *g = comm->of.get();
+    return !g->lost[comm->rank] && (g->round[comm->rank] == 0 || g->is_connected);
+}
 
-static ncclResult_t come(ncclComm *comm, std::vector<request> mine) {
+static ncclResult_t come(ncclComm *comm, const std::vector<request> &mine) {
     std::lock_guard<std::mutex> guard(lock);
-    group *g = comm->of;
+    const auto g = comm->of;
+    const size_t rank = comm->rank;
     if (!is_through(comm)) return wrong("the communicator's last call is not through");
-    if (g->rounds == 2 && mode("fail")) return wrong("made to fail");
-    g->round[(size_t)comm->rank] = g->rounds + 1;
-    if (g->rounds == 2 && mode("hang") && comm->rank == 1) return ncclInProgress; /* and is not counted */
-    g->requests[(size_t)comm->rank] = std::move(mine);
-    if (++g->came < g->n) return ncclInProgress;
-    const std::vector<request> &first = g->requests[0];
-    for (const auto &others : g->requests) {
-        if (others.size() != first.size()) return wrong("participants ask for different numbers of things");
-        for (size_t k = 0; k < first.size(); k++)
-            if (others[k].what != first[k].what || others[k].n != first[k].n || others[k].type != first[k].type ||
-                others[k].root != first[k].root)
-                return wrong("participants ask for different things");
+    const int round = g->round[rank];
+    if (round == 2 && mode("fail")) return wrong("made to fail");
+    g->round[rank]++;
+    g->lost[rank] = round == 2 && mode("hang") && rank == 1;
+    if (g->lost[rank]) return ncclInProgress;
+    auto &m = g->meetings[round];
+    if (!m) {
+        m = std::make_shared<meeting>();
+        m->requests.resize((size_t)g->n);
     }
-    for (size_t k = 0; k < first.size(); k++) {
-        const auto now = std::make_shared<meeting>();
-        for (const auto &each : g->requests) now->requests.push_back(each[k]);
-        for (const auto &each : g->requests) each[k].stream->give(each[k].stream, [now] { attend(now.get()); });
+    for (const auto &others : m->requests)
+        if (!others.empty() && !are_alike(others, mine)) return wrong("participants ask for different things");
+    m->requests[rank] = mine;
+    const auto now = m;
+    mine[0].stream->give(mine[0].stream, [=] { attend(g.get(), now.get(), rank); });
+    if (++m->came == g->n) {
+        g->is_connected = true;
+        g->meetings.erase(round);
     }
-    g->came = 0;
-    g->rounds++;
-    return ncclSuccess;
+    return g->is_connected ? ncclSuccess : ncclInProgress;
 }
 
 static ncclResult_t ask(ncclComm *comm, const request &mine) {
@@ -222,19 +245,20 @@ VISIBLE ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
     MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
-    group *g = NULL;
+    std::shared_ptr<group> g;
     if (config->blocking) return wrong("this would wait for ever in one thread");
-    for (group *known : groups)
+    for (const auto &known : groups)
         if (memcmp(&known->id, &id, sizeof id) == 0) g = known;
     if (!g) {
-        g = new group();
+        g = std::make_shared<group>();
         g->id = id;
         g->n = n;
-        g->requests.resize((size_t)n);
         g->round.resize((size_t)n);
+        g->lost.resize((size_t)n);
+        g->gone.resize((size_t)n);
         groups.push_back(g);
     }
-    *comm = new ncclComm{g, rank, ncclSuccess};
+    *comm = new ncclComm{g, (size_t)rank};
     return ncclInProgress;
 }
 VISIBLE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
@@ -246,12 +270,13 @@ VISIBLE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
     MAY_FAIL;
     std::lock_guard<std::mutex> guard(lock);
-    group *g = comm->of;
+    const auto g = comm->of;
+    g->gone[comm->rank] = true; /* its stream goes on */
+    changed.notify_all();
     delete comm;
     if (++g->aborted < g->n) return ncclSuccess;
     for (size_t k = 0; k < groups.size(); k++)
         if (groups[k] == g) groups.erase(groups.begin() + (long)k--);
-    delete g;
     return ncclSuccess;
 }
 VISIBLE ncclResult_t ncclGroupStart(void) {
@@ -260,11 +285,12 @@ VISIBLE ncclResult_t ncclGroupStart(void) {
 }
 VISIBLE ncclResult_t ncclGroupEnd(void) {
     ncclComm *comm = grouped;
+    std::vector<request> mine;
     if (--depth > 0) return ncclSuccess;
     grouped = NULL;
+    mine.swap(pending);
     MAY_FAIL;
-    if (!comm) return ncclSuccess;
-    return come(comm, std::move(pending));
+    return comm ? come(comm, mine) : ncclSuccess;
 }
 VISIBLE ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
                                    ncclComm_t comm, cudaStream_t stream) {

@@ -64,8 +64,8 @@ local TRAIN = [[
 local RUNTIME = {"launch", "cudaGetDeviceCount", "cudaSetDevice", "cudaGetDevice", "cudaMemset",
   "cudaDeviceSynchronize",
   "cudaDeviceGetAttribute", "cudaMemGetInfo", "cudaMalloc", "cudaHostAlloc", "cudaFree", "cudaFreeHost",
-  "cudaDeviceGetStreamPriorityRange", "cudaStreamCreateWithPriority", "cudaStreamDestroy", "cudaStreamSynchronize",
-  "cudaStreamQuery", "cudaStreamWaitEvent",
+  "cudaDeviceGetStreamPriorityRange", "cudaStreamCreateWithPriority", "cudaStreamDestroy", "cudaStreamQuery",
+  "cudaStreamWaitEvent",
   "cudaEventCreateWithFlags", "cudaEventDestroy", "cudaEventRecord", "cudaEventQuery", "cudaMemcpyAsync",
   "cudaDeviceCanAccessPeer", "cublasLtCreate", "cublasLtCreateOther", "cublasLtSetAttribute",
   "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmul"}
@@ -258,6 +258,45 @@ describe("a GPU alone #program", function()
     assert.equal("nccl\t1\t3\n", (run(script, "cuda:0", "CONFLUX_NCCL_SELF=1")))
     assert.matches("allreduce: NCCL on GPU 0: invalid usage: made to fail", (run(script, "cuda:0",
       "CONFLUX_NCCL_SELF=1 CONFLUX_EMULATED_FAIL=ncclAllReduce:1")))
+  end)
+end)
+
+describe("memory that is given back while a collective waits for a participant #program", function()
+  after_each(program.clean)
+
+  -- Memory that nothing uses any more, and an all-reduce to which the second GPU never comes.
+  local BEGIN = [[
+    local cf, core = require "conflux", require "conflux.core"
+    local x, big = cf.withdevices(function(i) return cf.full(i, 10), cf.zeros(2000000) end)
+    for _ = 1, 2 do cf.allreduce("+", x) end
+    cf.sync()
+    big = nil
+    collectgarbage()
+    collectgarbage()
+    cf.allreduce("+", x)
+    os.execute "sleep 0.2" -- the first GPU has come
+    local function finish()
+      local _, message = pcall(x[1].totable, x[1])
+      print(message:match "stood still" or message)
+    end]]
+
+  test("is freed when the collective is over, and nobody waits for that", function()
+    local text = run(BEGIN .. [[
+      core.C.cfx_memory_trim(core.context())
+      print(cf.memory("cuda:0").reserved < 8000000, core.C.cfx_ready(x[1]))
+      finish()
+    ]], "cuda*2", "FAKE_NCCL=hang CONFLUX_COLLECTIVE_TIMEOUT=3")
+    assert.equal("true\t0\nstood still\n", text)
+  end)
+
+  test("is waited for where there is no other", function()
+    local text = run(BEGIN .. [[
+      local y = cf.ones(2500000, {device = "cuda:0"}) -- 10 MB
+      print(core.C.cfx_ready(x[1]))
+      finish()
+      print(y:sum():item())
+    ]], "cuda*2", "FAKE_NCCL=hang CONFLUX_COLLECTIVE_TIMEOUT=1 CONFLUX_EMULATED_MEMORY=80000000")
+    assert.equal("1\nstood still\n2500000\n", text)
   end)
 end)
 
