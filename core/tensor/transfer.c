@@ -166,10 +166,15 @@ static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
     return CFX_OK;
 }
 
+/* Few bytes go up in the order of what is computed, for their copy takes less time than waits between two streams. */
+enum { FEW_BYTES = 64 << 10 };
+
+/* On the communication queue, so that the copy runs beside what is computed meanwhile. */
 static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
     cf_staging *staging = &cf_device(y)->staging;
+    cf_queue *queue = &cf_device(y)->queue[bytes <= FEW_BYTES ? CF_COMPUTE : CF_COMM];
     for (size_t at = 0; at < bytes; at += CF_STAGING_PIECE) {
-        cf_waits waits = {.own = &cf_device(y)->queue[CF_COMPUTE]};
+        cf_waits waits = {.own = queue};
         const size_t n = piece_bytes(at, bytes);
         cf_event sent;
         void *memory;

@@ -132,6 +132,33 @@ static int gets_ready(const cfx_tensor *x) {
     return cfx_ready(x);
 }
 
+TEST(many_values_go_up_and_come_down_beside_what_is_computed) {
+    enum { N = 100000 };
+    static float sevens[N];
+    const int64_t n = N;
+    for (int i = 0; i < N; i++) sevens[i] = 7;
+    cfx_context *context = context_of("fake");
+    cfx_device *device = cfx_device_at(context, 0);
+    cfx_tensor x = {0}, again = {0};
+    hold(0, CF_COMPUTE);
+    atomic_store(&streams[0][CF_COMPUTE].followers, 0);
+    cfx_tensor busy = full(device, N, 1), old = full(device, N, 2);
+    CHECK_STATUS(cfx_from_host(device, CFX_FLOAT32, 1, &n, sevens, &x), CFX_OK);
+    if (CHECK(gets_ready(&x))) CHECK_EQ(value_of(&x), 7);
+    CHECK(!cfx_ready(&busy));
+    cfx_release(&old); /* what still writes its memory goes first */
+    CHECK_STATUS(cfx_from_host(device, CFX_FLOAT32, 1, &n, sevens, &again), CFX_OK);
+    cf_alarm_set(last_of(device, CF_COMM));
+    while (atomic_load(&streams[0][CF_COMPUTE].followers) == 0) usleep(100);
+    let_happen(0, CF_COMPUTE);
+    CHECK_EQ(value_of(&again), 7);
+    CHECK_EQ(value_of(&busy), 1);
+    cfx_release(&x);
+    cfx_release(&again);
+    cfx_release(&busy);
+    cfx_context_free(context);
+}
+
 /* ---- time -------------------------------------------------------------------------------------------- */
 
 TEST(a_caller_who_only_asks_whether_a_value_is_ready_hears_of_it) {
