@@ -37,7 +37,7 @@ cfx_status cf_pool_init(cf_pool *pool, const cf_backend *backend, void *state, s
     memset(pool, 0, sizeof *pool);
     pool->plain = mode && strcmp(mode, "plain") == 0;
     if (mode && *mode && !pool->plain)
-        return cf_fail(CFX_EARG, "CONFLUX_POOL: expected 'plain', or nothing, got '%s'", mode);
+        return cf_fail(CFX_EARG, "CONFLUX_POOL is '%s': expected 'plain', or nothing", mode);
     pool->backend = backend;
     pool->state = state;
     pool->limit = limit;

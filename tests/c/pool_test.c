@@ -305,7 +305,7 @@ TEST(the_environment_chooses_the_pool) {
     CHECK_STATUS(init_as("plain", 1 << 20, &pool), CFX_OK);
     CHECK(pool.plain);
     CHECK_STATUS(init_as("plan", 1 << 20, &pool), CFX_EARG);
-    CHECK_STR(cfx_error(), "CONFLUX_POOL: expected 'plain', or nothing, got 'plan'");
+    CHECK_STR(cfx_error(), "CONFLUX_POOL is 'plan': expected 'plain', or nothing");
 }
 
 TEST(blocks_of_a_plain_pool_are_slabs_of_just_their_bytes) {
