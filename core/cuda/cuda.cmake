@@ -86,8 +86,8 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
     target_compile_definitions(${target} PRIVATE CF_EMULATED)
     target_include_directories(${target} PRIVATE tests/cuda)
     target_compile_options(${target} PRIVATE -Wno-unused-function)
-    if(CONFLUX_SANITIZE)
-      target_compile_options(${target} PRIVATE -O1) # -O2 takes minutes
+    if(CONFLUX_SANITIZE) # in full, and with -O2, they take minutes
+      target_compile_options(${target} PRIVATE -O1 -g1 -fno-sanitize=undefined)
     endif()
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden)
   endfunction()
@@ -95,8 +95,11 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   # Rows by themselves: the kernel tests of tests/c, over these kernels.
   set(rows ${wrappers})
   list(FILTER rows EXCLUDE REGEX "emulated_(backend|nccl|about).cpp$")
-  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
-    tests/cuda/emulated_runtime.cpp tests/cuda/emulated_rows.cpp)
+  add_library(conflux_cuda_kernels OBJECT EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
+    tests/cuda/emulated_runtime.cpp)
+  emulates(conflux_cuda_kernels)
+  add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL tests/cuda/emulated_rows.cpp
+    $<TARGET_OBJECTS:conflux_cuda_kernels>)
   emulates(conflux_cuda_rows)
   set(emulated_tests kernels kernels_make layers select update products)
   if(NOT CONFLUX_SANITIZE) # where its many jumps between fibers take minutes
@@ -107,6 +110,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
     target_compile_definitions(cuda_${name}_test PRIVATE CF_TEST_CUDA)
     target_include_directories(cuda_${name}_test PRIVATE tests/cuda)
     target_link_libraries(cuda_${name}_test PRIVATE conflux_cuda_rows conflux_static)
+    if(CONFLUX_SANITIZE)
+      target_compile_options(cuda_${name}_test PRIVATE -O1)
+    endif()
     set_target_properties(cuda_${name}_test PROPERTIES LINKER_LANGUAGE CXX
       RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     add_test(NAME cuda_${name}_test COMMAND cuda_${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
@@ -115,7 +121,9 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
 
   # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
   if(NOT CONFLUX_SANITIZE)
-    add_library(conflux_cuda_emulated MODULE ${wrappers} tests/cuda/emulated.cpp tests/cuda/emulated_runtime.cpp)
+    set(others ${wrappers})
+    list(FILTER others INCLUDE REGEX "emulated_(backend|nccl|about).cpp$")
+    add_library(conflux_cuda_emulated MODULE ${others} $<TARGET_OBJECTS:conflux_cuda_kernels>)
     add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
     emulates(conflux_cuda_emulated)
     emulates(fake_nccl)
