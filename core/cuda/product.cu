@@ -185,7 +185,7 @@ static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
     CF_TRY(layout_new(&out->b, type, k->tb ? k->k : k->m, k->tb ? k->m : k->k, k->ldb, k->batch, k->sb));
     CF_TRY(layout_new(&out->a, type, k->ta ? k->n : k->k, k->ta ? k->k : k->n, k->lda, k->batch, k->sa));
     CF_TRY(layout_new(&out->y, type, k->m, k->n, k->ldy, k->batch, k->sy));
-    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulPreference_t preference = NULL;
     cublasLtMatmulHeuristicResult_t result;
     int found = 0;
     CF_TRY(preference_new(k, &preference));
