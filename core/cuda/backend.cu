@@ -44,12 +44,6 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
     return 0;
 }
 
-struct cf_cuda_outgrown {
-    cf_cuda_outgrown *next;
-    void *memory;
-    uint64_t ticket; /* the last that may use it */
-};
-
 /* Frees the scratch memory that only commands up to `ticket` use. */
 static void free_outgrown(cf_cuda_queue *queue, uint64_t ticket) {
     for (cf_cuda_outgrown **at = &queue->outgrown; *at;) {
@@ -59,7 +53,7 @@ static void free_outgrown(cf_cuda_queue *queue, uint64_t ticket) {
             continue;
         }
         *at = old->next;
-        cf_cuda_free(queue->index, old->memory);
+        cf_cuda_free(queue->flight.index, old->memory);
         delete old;
     }
 }
@@ -73,7 +67,7 @@ static void cuda_close(void *state) {
         cf_cuda_queue *queue = &device->queue[q];
         for (int k = 0; k < CF_CUDA_MARKS; k++)
             if (queue->marks[k].event) cudaEventDestroy(queue->marks[k].event);
-        cf_cuda_flight(queue, CF_CUDA_LANDED);
+        cf_cuda_flight_is(&queue->flight, CF_CUDA_LANDED);
         if (queue->stream) cudaStreamDestroy(queue->stream);
         free_outgrown(queue, UINT64_MAX);
         cf_cuda_free(device->index, queue->scratch);
@@ -114,14 +108,15 @@ static cfx_status open_streams(cf_cuda_device *device) {
     CF_CUDA(cudaMemGetInfo(&available, &device->memory));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
     CF_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CF_TRY(cf_cuda_malloc(device->index, WORDS * sizeof *device->words, "a device's words", &words));
+    CF_TRY(cf_cuda_check(cf_cuda_malloc(device->index, WORDS * sizeof *device->words, &words), "a device's words"));
     device->words = (uint64_t *)words;
     CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
     CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
     for (int q = 0; q < CF_QUEUES; q++) {
-        device->queue[q].index = device->index;
         CF_CUDA(cudaStreamCreateWithPriority(&device->queue[q].stream, cudaStreamNonBlocking,
                                              q == CF_COMM ? greatest : least));
+        device->queue[q].flight.index = device->index;
+        device->queue[q].flight.stream = device->queue[q].stream;
         CF_TRY(open_faults(&device->queue[q], device->words + 2 * q));
     }
     return cf_cuda_products_begin(device);
@@ -143,7 +138,7 @@ static cfx_status cuda_open(int32_t index, void **state) {
 static size_t cuda_memory(void *state) { return ((cf_cuda_device *)state)->memory; }
 
 static cfx_status cuda_slab_new(void *state, size_t bytes, void **out) {
-    return cf_cuda_malloc(((cf_cuda_device *)state)->index, bytes, "a slab", out);
+    return cf_cuda_check(cf_cuda_malloc(((cf_cuda_device *)state)->index, bytes, out), "a slab");
 }
 
 static void cuda_slab_free(void *state, void *slab, size_t bytes) {
@@ -165,7 +160,7 @@ static cfx_status grow_scratch(cf_cuda_queue *queue, size_t bytes) {
     void *memory;
     cf_cuda_outgrown *old = new (std::nothrow) cf_cuda_outgrown{queue->outgrown, queue->scratch, queue->ticket};
     if (!old) return cf_fail(CFX_EMEMORY, "out of host memory: a list of scratch memory");
-    const cfx_status status = cf_cuda_malloc(queue->index, bytes, "scratch memory", &memory);
+    const cfx_status status = cf_cuda_check(cf_cuda_malloc(queue->flight.index, bytes, &memory), "scratch memory");
     if (status != CFX_OK) {
         delete old;
         return status;

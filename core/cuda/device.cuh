@@ -6,9 +6,7 @@
 #include <mutex>
 
 #include "cuda/kernel.cuh"
-#ifdef CF_EMULATED
-#include "emulated_runtime.h"
-#endif
+#include "cuda/memory.cuh"
 
 enum { CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
 
@@ -16,12 +14,15 @@ enum { CF_CUDA_MARKS = 1024, CF_CUDA_SOURCES = 32 };
 cfx_status cf_cuda_check(cudaError_t error, const char *what);
 #define CF_CUDA(call) CF_TRY(cf_cuda_check((call), #call))
 
-/* A queue's part in a collective: there is none, or it is over; it is asked for; it is launched. */
-enum cf_cuda_flight_state { CF_CUDA_LANDED, CF_CUDA_JOINS, CF_CUDA_FLIES };
+/* Scratch memory that was too small, and that commands up to `ticket` may still use. */
+struct cf_cuda_outgrown {
+    cf_cuda_outgrown *next;
+    void *memory;
+    uint64_t ticket;
+};
 
 /* One queue's stream, and its marks that have not happened yet, in order.  Workers of other devices follow marks. */
 struct cf_cuda_queue {
-    int index; /* of its GPU */
     cudaStream_t stream;
     std::mutex lock;
     struct {
@@ -37,9 +38,8 @@ struct cf_cuda_queue {
     volatile int32_t *some;
     void *scratch;
     size_t scratch_bytes;
-    struct cf_cuda_outgrown *outgrown; /* backend.cu's: earlier scratch memory that kernels may still use */
-    cf_cuda_flight_state flight;       /* memory.cu's */
-    cf_cuda_queue *next_flight;
+    cf_cuda_outgrown *outgrown;
+    cf_cuda_flight flight;
     struct cf_cuda_group *joined; /* nccl.cu's: of the collective launched last, until its kernel has run */
     int rank;
     uint64_t joined_ticket;                      /* that collective's */
@@ -58,22 +58,6 @@ struct cf_cuda_device {
 };
 
 static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
-
-/* The calling thread's GPU, and back again: it may be a program's that uses CUDA by itself. */
-struct cf_cuda_here {
-    int before;
-    cudaError_t error;
-    explicit cf_cuda_here(int index);
-    ~cf_cuda_here();
-};
-
-/* memory.cu.  Frees memory of a GPU, or pinned memory of the host, as soon as no collective is in flight.  Cannot fail. */
-void cf_cuda_free(int index, void *memory);
-void cf_cuda_free_pinned(int index, void *memory);
-/* What there is of what was to be freed goes first.  `what` it is for, if it fails. */
-cfx_status cf_cuda_malloc(int index, size_t bytes, const char *what, void **out);
-/* Says how far the queue's collective is.  Before one is launched; it waits until no memory is being freed. */
-void cf_cuda_flight(cf_cuda_queue *queue, cf_cuda_flight_state state);
 
 /* halt.cu.  Queue q goes on, from `ticket` on, behind these tickets of other queues; or behind a collective. */
 cfx_status cf_cuda_inherit(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *all);

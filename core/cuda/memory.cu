@@ -1,13 +1,8 @@
-/* memory.cu: GPU memory, and when it is given back.
- *
- * cudaFree waits until its GPU is idle.  The kernel of a collective that waits for another participant keeps it from
- * that, and the thread that waits may hold a lock of the driver that the participant needs in order to come.  So while a
- * collective is in flight on any queue of the process nothing is freed: memory goes on a list, and the first call here
- * that finds nothing in flight frees what is on it.  A collective begins only when no free is under way.
- */
-#include <new>
+/* memory.cu: the list of what is to be freed, and of what is in flight.  See memory.cuh. */
+#include "cuda/memory.cuh"
 
-#include "cuda/device.cuh"
+#include <mutex>
+#include <new>
 
 struct leftover {
     leftover *next;
@@ -16,9 +11,9 @@ struct leftover {
     bool is_pinned;
 };
 
-static std::mutex lock; /* of all below, and of each queue's `flight` */
+static std::mutex lock; /* of all below, and of each flight */
 static leftover *leftovers;
-static cf_cuda_queue *flights;
+static cf_cuda_flight *flights;
 
 /* ---- the calling thread's GPU ------------------------------------------------------------------------------- */
 
@@ -35,32 +30,32 @@ cf_cuda_here::~cf_cuda_here() {
 
 /* ---- collectives in flight ---------------------------------------------------------------------------------- */
 
-static void land(cf_cuda_queue *queue) {
-    cf_cuda_queue **at = &flights;
-    while (*at && *at != queue) at = &(*at)->next_flight;
-    if (*at) *at = queue->next_flight;
-    queue->flight = CF_CUDA_LANDED;
+static void land(cf_cuda_flight *flight) {
+    cf_cuda_flight **at = &flights;
+    while (*at && *at != flight) at = &(*at)->next;
+    if (*at) *at = flight->next;
+    flight->state = CF_CUDA_LANDED;
 }
 
-void cf_cuda_flight(cf_cuda_queue *queue, cf_cuda_flight_state state) {
+void cf_cuda_flight_is(cf_cuda_flight *flight, cf_cuda_flight_state state) {
     std::lock_guard<std::mutex> guard(lock);
     if (state == CF_CUDA_LANDED) {
-        land(queue);
+        land(flight);
         return;
     }
-    if (queue->flight == CF_CUDA_LANDED) {
-        queue->next_flight = flights;
-        flights = queue;
+    if (flight->state == CF_CUDA_LANDED) {
+        flight->next = flights;
+        flights = flight;
     }
-    queue->flight = state;
+    flight->state = state;
 }
 
 /* The workers say when collectives have landed, but not at once: a worker whose results nobody waits for sleeps. */
 static bool is_in_flight(void) {
-    for (cf_cuda_queue *queue = flights, *next; queue; queue = next) {
-        next = queue->next_flight;
-        const cf_cuda_here here(queue->index);
-        if (queue->flight == CF_CUDA_FLIES && cudaStreamQuery(queue->stream) != cudaErrorNotReady) land(queue);
+    for (cf_cuda_flight *flight = flights, *next; flight; flight = next) {
+        next = flight->next;
+        const cf_cuda_here here(flight->index);
+        if (flight->state == CF_CUDA_FLIES && cudaStreamQuery(flight->stream) != cudaErrorNotReady) land(flight);
     }
     cudaGetLastError();
     return flights != NULL;
@@ -96,10 +91,10 @@ static void give_back(int index, void *memory, bool is_pinned) {
 void cf_cuda_free(int index, void *memory) { give_back(index, memory, false); }
 void cf_cuda_free_pinned(int index, void *memory) { give_back(index, memory, true); }
 
-cfx_status cf_cuda_malloc(int index, size_t bytes, const char *what, void **out) {
+cudaError_t cf_cuda_malloc(int index, size_t bytes, void **out) {
     const cf_cuda_here here(index);
-    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    if (here.error != cudaSuccess) return here.error;
     std::lock_guard<std::mutex> guard(lock);
     free_leftovers();
-    return cf_cuda_check(cudaMalloc(out, bytes), what);
+    return cudaMalloc(out, bytes);
 }

@@ -210,7 +210,7 @@ static cfx_status group_of(int32_t n, void *const *states, void **out) {
 
 void cf_cuda_joined_over(cf_cuda_queue *queue) {
     queue->joined = NULL;
-    cf_cuda_flight(queue, CF_CUDA_LANDED);
+    cf_cuda_flight_is(&queue->flight, CF_CUDA_LANDED);
 }
 
 void cf_cuda_joined_end(cf_cuda_device *device) {
@@ -324,7 +324,7 @@ static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join 
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[device->selected];
     if (group->broken) return fail_rank(group, rank);
-    cf_cuda_flight(queue, CF_CUDA_JOINS);
+    cf_cuda_flight_is(&queue->flight, CF_CUDA_JOINS);
     const ncclResult_t result = launch(group, rank, j, queue);
     if (went_wrong(result)) {
         const cfx_status status = give_up_rank(group, rank, result);
@@ -365,7 +365,7 @@ static cfx_status joined(cf_worker *worker, int q, bool *is) {
     *is = state == ncclSuccess;
     if (status != CFX_OK) cf_cuda_joined_over(queue);
     if (status != CFX_OK || !*is) return status;
-    cf_cuda_flight(queue, CF_CUDA_FLIES);
+    cf_cuda_flight_is(&queue->flight, CF_CUDA_FLIES);
     queue->covering = queue->tail;
     return cf_cuda_inherit_received(worker, q);
 }
