@@ -3,6 +3,14 @@ local program = require "tests.spec.program"
 local terminal = require "tests.spec.terminal"
 local conflux, shell = program.conflux, program.shell
 
+-- The names of Lua's globals, as far as a line can assign to them.
+local globals = {}
+for name in pairs(_G) do
+  local is_luas = type(name) == "string" and name:find "^%l+$"
+  if is_luas and loadstring("return " .. name) then globals[#globals + 1] = name end
+end
+assert(#globals > 30)
+
 -- Feeds lines to `conflux -i`.
 local function pipe(lines, before)
   local path = program.file(lines .. "\n")
@@ -97,18 +105,14 @@ cf.ones(3, 2)[cf.tensor({7}, {dtype = "int64"})]
   end)
 
   it("does what it did while any of Lua's globals is missing", function()
-    local names = {}
-    for name in pairs(_G) do
-      local is_luas = type(name) == "string" and name:find "^%l+$"
-      if is_luas and loadstring("return " .. name) then names[#names + 1] = name end
-    end
-    assert.is_true(#names > 30)
     local lines, expected = {}, {}
-    for _, name in ipairs(names) do
+    for _, name in ipairs(globals) do
       lines[#lines + 1] = ("saved, %s = %s, nil"):format(name, name)
       lines[#lines + 1] = "1 + 1, {1, 'a', x = {}}"
       lines[#lines + 1] = "x = 3; x"
       lines[#lines + 1] = "#_G_table._1 -- an error"
+      lines[#lines + 1] = "x = = 1"
+      lines[#lines + 1] = ":nothing"
       lines[#lines + 1] = ":devices"
       lines[#lines + 1] = ":jit"
       lines[#lines + 1] = ("%s, saved = saved, nil"):format(name)
@@ -117,7 +121,10 @@ cf.ones(3, 2)[cf.tensor({7}, {dtype = "int64"})]
     end
     local out, err = pipe(table.concat(lines, "\n"))
     assert.equal(table.concat(expected), (out:gsub("%d+ threads?", "THREADS")))
-    assert.equal(#names, select(2, err:gsub("attempt to index global '_G_table'", "")))
+    for _, message in ipairs {"attempt to index global '_G_table'", "unexpected symbol near '='",
+      ":nothing: no such command"} do
+      assert.equal(#globals, select(2, err:gsub(message, "")), message)
+    end
   end)
 
   it("outlives what is done to Lua's libraries", function()
@@ -336,6 +343,17 @@ describe("the prompt at a terminal #program", function()
     open()
     t:type "os.exit(5)\n"
     assert.equal(5, t:finish())
+  end)
+
+  it("goes on while any of Lua's globals is missing", function()
+    open()
+    for _, name in ipairs(globals) do
+      t:enter(("saved, %s = %s, nil"):format(name, name))
+      t:enter("(", "cpu:0>> ")
+      assert.equal("3", t:enter "1 + 2)", name)
+      if edits then assert.matches("^function: ", t:enter "(cf.matm\t)", name) end
+      t:enter(("%s, saved = saved, nil"):format(name))
+    end
   end)
 
   it("shows that a statement goes on", function()
