@@ -20,9 +20,14 @@ import statistics
 import sys
 import time
 
-import torch
-from torch import nn
-from torch.nn import functional
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+except ImportError as error:
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(print(__doc__))
+    sys.exit(f"peer_gpu: {error}; `pip install torch` brings PyTorch")
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 FLOAT, HALF, ID = 4, 2, 8  # bytes

@@ -5,13 +5,19 @@
 Needs torch, which nothing else here does.  Prints the figures of mlp.lua with the prefix torch_: the median of
 15 blocks of 100 steps, of which only the last loss is read.
 """
+import argparse
 import os
 import statistics
 import sys
 import time
 
-import torch
-from torch import nn
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(print(__doc__))
+    sys.exit(f"peer_mlp: {error}; `pip install torch` brings PyTorch")
 
 BLOCKS, STEPS = 15, 100
 
@@ -76,7 +82,9 @@ def replica(rank, threads):
 
 
 def main():
-    threads = int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("threads", type=int, nargs="?", default=os.cpu_count())
+    threads = parser.parse_args().threads
     torch.set_num_threads(threads)
     for name in CASES:
         figure(name, 1, measure(name))

@@ -112,6 +112,21 @@ describe("benchmarks #program", function()
     assert.truthy(out:find("| x_us | 5 µs |  | 15 eager, 10 graphs, 20 unfused | 2.00 |", 1, true), out .. err)
   end)
 
+  it("PyTorch's peers explain themselves without PyTorch, and say that it is missing", function()
+    if not program.has "python3" then return pending "there is no python3" end
+    for _, name in ipairs {"peer_gpu", "peer_mlp"} do
+      -- a module that is None is one that cannot be imported
+      local command = ([[python3 -c 'import runpy, sys; sys.modules["torch"] = None
+sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")' scripts/bench/%s.py]]):format(name)
+      local out, err, code = program.shell(command .. " --help")
+      assert.same({"", 0}, {err, code})
+      assert.matches(("\n    python3 scripts/bench/%s.py ["):format(name), out, 1, true)
+      out, err, code = program.shell(command)
+      assert.same({"", 1}, {out, code})
+      assert.matches(("^%s: [^\n]*torch[^\n]*; `pip install torch` brings PyTorch\n$"):format(name), err)
+    end
+  end)
+
   -- A build folder whose program is this one, run with `setting`.
   local function build_with(setting)
     local folder = os.tmpname()
