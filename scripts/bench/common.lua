@@ -110,7 +110,9 @@ end
 --- The library of scripts/bench/floor.c: CONFLUX_FLOOR, or the one that was built beside the program.
 function bench.floor()
   local path = os.getenv "CONFLUX_FLOOR" or bench.program():gsub("[^/]+/[^/]+$", "lib/libconflux_floor.so")
-  return ffi.load(path)
+  local is_there, floor = pcall(ffi.load, path)
+  if not is_there then error(floor .. "; `cmake --build build --target conflux_floor` makes it", 0) end
+  return floor
 end
 
 -- ---- the models ---------------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ end
 ---@field batch integer    samples a device
 
 bench.cases = {
-  -- DESIGN.md, section 7: x^2 by its samples.  A batch this small shows what a step costs beside its products.
+  -- x^2 by its samples.  A batch this small shows what a step costs beside its products.
   mlp16 = {
     sizes = {1, 256, 512, 256, 1}, act = "tanh", batch = 16,
     samples = function(cf, batch)

@@ -74,8 +74,9 @@ typedef struct watch {
 static void draw(void *arg, const cfx_progress *p) {
     watch *w = arg;
     const int cells = p->total > 0 ? (int)(20 * p->done / p->total) : 0;
-    printf("%s |%.*s%*s| %3.0f %%  loss %.3f%s\n", p->label, cells, "####################", 20 - cells, "",
-           100 * p->done / p->total, p->loss, p->finished ? "  done" : "");
+    printf("%s |%.*s%*s| %3.0f %%", p->label, cells, "####################", 20 - cells, "", 100 * p->done / p->total);
+    if (!isnan(p->loss)) printf("  loss %.3f", p->loss); /* it is known by now */
+    puts(p->finished ? "  done" : "");
     pthread_mutex_lock(&w->lock);
     w->done = p->done;
     pthread_cond_signal(&w->moved);

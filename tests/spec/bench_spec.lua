@@ -89,6 +89,12 @@ describe("benchmarks #program", function()
     assert.is_nil(text:find("failed", 1, true), text)
   end)
 
+  it("mlp says how to build what it lacks", function()
+    local out, err, code = program.run("scripts/bench/mlp.lua --quick", "CONFLUX_FLOOR=/nowhere/floor.so")
+    assert.same({"", 1}, {out, code})
+    assert.matches("/nowhere/floor.so: [^\n]+; `cmake %-%-build build %-%-target conflux_floor` makes it\n", err)
+  end)
+
   it("gpu goes on after a part that fails, and says so", function()
     local out, _, code = program.run "scripts/bench/gpu.lua --quick --device cpu:nine --only dispatch,reduce"
     assert.matches("failed reduce: [^\n]+\npart reduce: [^\n]+\nfailed dispatch: [^\n]+\n", out)
