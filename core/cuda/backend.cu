@@ -108,7 +108,7 @@ static cfx_status open_streams(cf_cuda_device *device) {
     CF_CUDA(cudaMemGetInfo(&available, &device->memory));
     CF_CUDA(cudaDeviceGetAttribute(&device->shared.sms, cudaDevAttrMultiProcessorCount, device->index));
     CF_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    CF_TRY(cf_cuda_check(cf_cuda_malloc(device->index, WORDS * sizeof *device->words, &words), "a device's words"));
+    CF_TRY(cf_cuda_check(cf_cuda_malloc(WORDS * sizeof *device->words, &words), "a device's words"));
     device->words = (uint64_t *)words;
     CF_CUDA(cudaMemset(device->words, 0, WORDS * sizeof *device->words));
     CF_TRY(cf_cuda_check(cudaDeviceSynchronize(), "cudaMemset"));
@@ -138,7 +138,9 @@ static cfx_status cuda_open(int32_t index, void **state) {
 static size_t cuda_memory(void *state) { return ((cf_cuda_device *)state)->memory; }
 
 static cfx_status cuda_slab_new(void *state, size_t bytes, void **out) {
-    return cf_cuda_check(cf_cuda_malloc(((cf_cuda_device *)state)->index, bytes, out), "a slab");
+    const cf_cuda_here here(((cf_cuda_device *)state)->index);
+    CF_TRY(cf_cuda_check(here.error, "cudaSetDevice"));
+    return cf_cuda_check(cf_cuda_malloc(bytes, out), "a slab");
 }
 
 static void cuda_slab_free(void *state, void *slab, size_t bytes) {
@@ -160,7 +162,7 @@ static cfx_status grow_scratch(cf_cuda_queue *queue, size_t bytes) {
     void *memory;
     cf_cuda_outgrown *old = new (std::nothrow) cf_cuda_outgrown{queue->outgrown, queue->scratch, queue->ticket};
     if (!old) return cf_fail(CFX_EMEMORY, "out of host memory: a list of scratch memory");
-    const cfx_status status = cf_cuda_check(cf_cuda_malloc(queue->flight.index, bytes, &memory), "scratch memory");
+    const cfx_status status = cf_cuda_check(cf_cuda_malloc(bytes, &memory), "scratch memory");
     if (status != CFX_OK) {
         delete old;
         return status;

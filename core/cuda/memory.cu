@@ -91,9 +91,7 @@ static void give_back(int index, void *memory, bool is_pinned) {
 void cf_cuda_free(int index, void *memory) { give_back(index, memory, false); }
 void cf_cuda_free_pinned(int index, void *memory) { give_back(index, memory, true); }
 
-cudaError_t cf_cuda_malloc(int index, size_t bytes, void **out) {
-    const cf_cuda_here here(index);
-    if (here.error != cudaSuccess) return here.error;
+cudaError_t cf_cuda_malloc(size_t bytes, void **out) {
     std::lock_guard<std::mutex> guard(lock);
     free_leftovers();
     return cudaMalloc(out, bytes);

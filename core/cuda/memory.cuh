@@ -22,8 +22,8 @@ struct cf_cuda_here {
     ~cf_cuda_here();
 };
 
-/* From a GPU; first goes what of its list can. */
-cudaError_t cf_cuda_malloc(int index, size_t bytes, void **out);
+/* From the calling thread's GPU; first it frees what is on the list, if it can. */
+cudaError_t cf_cuda_malloc(size_t bytes, void **out);
 /* Gives memory of a GPU, or pinned memory of the host, back as soon as no collective is in flight.  Cannot fail. */
 void cf_cuda_free(int index, void *memory);
 void cf_cuda_free_pinned(int index, void *memory);

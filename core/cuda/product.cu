@@ -106,7 +106,7 @@ cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
     if (!p) return cf_fail(CFX_EMEMORY, "out of host memory: cuBLASLt");
     LT(cublasLtCreate(&p->handle));
     for (int q = 0; q < CF_QUEUES; q++)
-        CF_TRY(cf_cuda_check(cf_cuda_malloc(device->index, WORKSPACE, &p->workspace[q]), "cuBLASLt's workspace"));
+        CF_TRY(cf_cuda_check(cf_cuda_malloc(WORKSPACE, &p->workspace[q]), "cuBLASLt's workspace"));
     return CFX_OK;
 }
 
