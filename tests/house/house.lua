@@ -124,8 +124,9 @@ local function find_objects(model, times, wrong)
   local function object_of(path)
     local kernel = path:match "^build/cuda/([^/]+)%.o$"
     if kernel then return kernels[kernel], "nvcc" end
-    kernel = path:match "^build/CMakeFiles/conflux_cuda_emulated%.dir/.*/emulated_([^/]+)%.cpp%.o$"
-    if kernel then return kernels[kernel], "emulated" end
+    local target
+    target, kernel = path:match "^build/CMakeFiles/conflux_cuda_(%l+)%.dir/.*/emulated_([^/]+)%.cpp%.o$"
+    if target == "kernels" or target == "emulated" then return kernels[kernel], "emulated" end
     return path:match "^build/CMakeFiles/[^/]+%.dir/core/(.+%.c)%.o$", "cmake"
   end
   local found = lines_of(model.root, "find build/CMakeFiles build/cuda -name '*.o' -printf '%T@ %p\\n' 2>/dev/null")
@@ -134,8 +135,11 @@ local function find_objects(model, times, wrong)
     local of, by = object_of(path)
     if of and model.node_of[of] then
       objects[of] = objects[of] or {}
-      objects[of][by] = objects[of][by] or {}
-      table.insert(objects[of][by], {path = path, time = tonumber(time)})
+      local list = objects[of][by] or {}
+      objects[of][by] = list
+      -- of two targets' the later one counts: the other is of a time when that target had the file
+      local place = by == "emulated" and list[1] and 1 or #list + 1
+      if place > #list or list[1].time < tonumber(time) then list[place] = {path = path, time = tonumber(time)} end
       built[model.node_of[of].room] = true
     end
   end

@@ -354,15 +354,19 @@ describe("tests/house", function()
       ["README.md"] = "| `cuda` | | `base` |\n" .. page,
       ["cuda/x.cu"] = "void x() {}\n",
     })
-    local made = "cd %s; mkdir -p build/cuda build/CMakeFiles/conflux_cuda_emulated.dir/generated; "
-      .. "echo 'void nvcc(void) {}' | cc -x c -c - -o build/cuda/x.o; echo 'void emulated(void) {}' | "
-      .. "cc -x c -c - -o build/CMakeFiles/conflux_cuda_emulated.dir/generated/emulated_x.cpp.o"
+    local made = "cd %s; f=build/CMakeFiles/conflux_cuda_; for d in ${f}emulated ${f}kernels; do "
+      .. "mkdir -p build/cuda $d.dir/generated; done; make() { cc -x c -c - -o $1; }; "
+      .. "echo 'void nvcc(void) {}' | make build/cuda/x.o; "
+      .. "echo 'void emulated(void) {}' | make ${f}kernels.dir/generated/emulated_x.cpp.o; "
+      .. "echo 'void earlier(void) {}' | make ${f}emulated.dir/generated/emulated_x.cpp.o; "
+      .. "touch -d 1990-01-01 ${f}emulated.dir/generated/emulated_x.cpp.o"
     program.shell(made:format(root))
     local function defines() return house.read(root, allows {}).nodes["cuda/x"].defines end
     assert.truthy(defines().nvcc)
     assert.is_nil(defines().emulated)
     program.shell(("touch -d 1990-01-01 %s/build/cuda/x.o"):format(root))
     assert.truthy(defines().emulated)
+    assert.is_nil(defines().earlier)
     assert.is_nil(defines().nvcc)
     assert.is_nil(house.read(root, allows {}).unbuilt)
   end)
