@@ -1,8 +1,10 @@
 /* about.cu: what CUDA and its GPUs are, for people. */
+#include "cuda/about.cuh"
+
 #include <stdio.h>
 
 #include "base/locale.h"
-#include "cuda/device.cuh"
+#include "cuda/nccl.cuh"
 
 #include <cublasLt.h> // after what the emulated one rests on
 

@@ -1,4 +1,4 @@
-/* backend.cu: NVIDIA GPUs as devices: streams, marks, scratch memory.
+/* backend.cu: NVIDIA GPUs as devices: memory, streams, marks.
  *
  * Each device has a stream for each of its two queues; virtual devices of one GPU have streams of their own.  Where both
  * have kernels for the GPU those of the communication stream go first, because other GPUs wait for them.  A mark is a
@@ -10,7 +10,10 @@
 #include <new>
 
 #include "base/locale.h"
-#include "cuda/device.cuh"
+#include "cuda/about.cuh"
+#include "cuda/halt.cuh"
+#include "cuda/nccl.cuh"
+#include "cuda/product.cuh"
 
 /* ---- messages ----------------------------------------------------------------------------------------------- */
 
@@ -24,15 +27,6 @@ extern "C" void cf_message(const char *format, ...) {
     cfx_error_set(text);
 }
 
-cfx_status cf_cuda_check(cudaError_t error, const char *what) {
-    if (error == cudaSuccess) return CFX_OK;
-    cudaGetLastError(); /* the next call is not to blame */
-    if (error == cudaErrorMemoryAllocation) return cf_fail(CFX_EMEMORY, "CUDA has no memory left: %s", what);
-    return cf_fail(CFX_EFAULT, "CUDA: %s: %s", what, cudaGetErrorString(error));
-}
-
-cfx_status cf_cuda_launched(const char *what) { return cf_cuda_check(cudaGetLastError(), what); }
-
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 
 static int32_t cuda_count(char *why, size_t why_bytes) {
@@ -42,20 +36,6 @@ static int32_t cuda_count(char *why, size_t why_bytes) {
     cudaGetLastError();
     snprintf(why, why_bytes, "%s", error == cudaSuccess ? "no GPU is visible" : cudaGetErrorString(error));
     return 0;
-}
-
-/* Frees the scratch memory that only commands up to `ticket` use. */
-static void free_outgrown(cf_cuda_queue *queue, uint64_t ticket) {
-    for (cf_cuda_outgrown **at = &queue->outgrown; *at;) {
-        cf_cuda_outgrown *old = *at;
-        if (old->ticket > ticket) {
-            at = &old->next;
-            continue;
-        }
-        *at = old->next;
-        cf_cuda_free(queue->flight.index, old->memory);
-        delete old;
-    }
 }
 
 static void cuda_close(void *state) {
@@ -69,7 +49,7 @@ static void cuda_close(void *state) {
             if (queue->marks[k].event) cudaEventDestroy(queue->marks[k].event);
         cf_cuda_flight_is(&queue->flight, CF_CUDA_LANDED);
         if (queue->stream) cudaStreamDestroy(queue->stream);
-        free_outgrown(queue, UINT64_MAX);
+        cf_cuda_free_outgrown(queue, UINT64_MAX);
         cf_cuda_free(device->index, queue->scratch);
         cf_cuda_free_pinned(device->index, queue->faults);
     }
@@ -157,30 +137,6 @@ static cfx_status cuda_thread_begin(cf_worker *worker) {
 
 static void cuda_thread_end(cf_worker *worker) { worker->local = NULL; }
 
-/* Kernels launched before may still use the old memory: it goes once they have run. */
-static cfx_status grow_scratch(cf_cuda_queue *queue, size_t bytes) {
-    void *memory;
-    cf_cuda_outgrown *old = new (std::nothrow) cf_cuda_outgrown{queue->outgrown, queue->scratch, queue->ticket};
-    if (!old) return cf_fail(CFX_EMEMORY, "out of host memory: a list of scratch memory");
-    const cfx_status status = cf_cuda_check(cf_cuda_malloc(bytes, &memory), "scratch memory");
-    if (status != CFX_OK) {
-        delete old;
-        return status;
-    }
-    queue->outgrown = old;
-    queue->scratch = memory;
-    queue->scratch_bytes = bytes;
-    return CFX_OK;
-}
-
-void *cf_cuda_scratch(cf_worker *worker, size_t bytes) {
-    cf_cuda_device *device = cf_cuda_device_of(worker);
-    cf_cuda_queue *queue = &device->queue[device->selected];
-    const size_t least = bytes > 0 ? bytes : 1; /* a call of nothing gets memory, too */
-    if (least > queue->scratch_bytes && grow_scratch(queue, least + least / 2) != CFX_OK) return NULL;
-    return queue->scratch;
-}
-
 /* ---- streams ------------------------------------------------------------------------------------------------ */
 
 static void cuda_select(cf_worker *worker, int q, uint64_t ticket) {
@@ -262,7 +218,7 @@ static cfx_status poll_marks(cf_cuda_device *device, int q, uint64_t *done, uint
 static cfx_status cuda_poll(cf_worker *worker, int q, uint64_t *done, uint64_t *faulted) {
     cf_cuda_device *device = cf_cuda_device_of(worker);
     const cfx_status status = poll_marks(device, q, done, faulted);
-    if (device->queue[q].outgrown) free_outgrown(&device->queue[q], *done);
+    if (device->queue[q].outgrown) cf_cuda_free_outgrown(&device->queue[q], *done);
     return status;
 }
 
@@ -311,7 +267,6 @@ static void cuda_unpin(void *state, void *memory) { cf_cuda_free_pinned(((cf_cud
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 
 extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
-extern const cf_collectives cf_cuda_collectives;
 
 static const cf_streams streams = {cuda_select,     cuda_mark, cuda_poll, cuda_forgive, cuda_follow,
                                    cf_cuda_inherit, cuda_copy, cuda_pin,  cuda_unpin};

@@ -94,7 +94,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
 
   # Rows by themselves: the kernel tests of tests/c, over these kernels.
   set(rows ${wrappers})
-  list(FILTER rows EXCLUDE REGEX "emulated_(backend|nccl|about).cpp$")
+  list(FILTER rows EXCLUDE REGEX "emulated_(backend|device|nccl|about).cpp$")
   add_library(conflux_cuda_kernels OBJECT EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
     tests/cuda/emulated_runtime.cpp)
   emulates(conflux_cuda_kernels)
@@ -122,7 +122,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
   if(NOT CONFLUX_SANITIZE)
     set(others ${wrappers})
-    list(FILTER others INCLUDE REGEX "emulated_(backend|nccl|about).cpp$")
+    list(FILTER others INCLUDE REGEX "emulated_(backend|device|nccl|about).cpp$")
     add_library(conflux_cuda_emulated MODULE ${others} $<TARGET_OBJECTS:conflux_cuda_kernels>)
     add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
     emulates(conflux_cuda_emulated)

@@ -1,4 +1,5 @@
-/* device.cuh: a GPU as core/cuda keeps it: streams, marks, memory.  backend.cu makes it, product.cu adds to it. */
+/* device.cuh: a GPU as core/cuda keeps it: streams, marks, memory.  backend.cu makes it, product.cu and nccl.cu add to
+ * it what they alone know. */
 #ifndef CF_CUDA_DEVICE_CUH
 #define CF_CUDA_DEVICE_CUH
 
@@ -40,7 +41,7 @@ struct cf_cuda_queue {
     size_t scratch_bytes;
     cf_cuda_outgrown *outgrown;
     cf_cuda_flight flight;
-    struct cf_cuda_group *joined; /* nccl.cu's: of the collective launched last, until its kernel has run */
+    void *joined; /* nccl.cu's: the group of the collective launched last, until its kernel has run */
     int rank;
     uint64_t joined_ticket;                      /* that collective's */
     uint64_t covering;                           /* the first mark after it; UINT64_MAX: it is not launched yet */
@@ -54,27 +55,12 @@ struct cf_cuda_device {
     size_t memory;   /* bytes that it has */
     uint64_t *words; /* of device memory: the queues' halts, and what they receive */
     cf_cuda_queue queue[CF_QUEUES];
-    struct cf_cuda_products *products; /* product.cu's */
+    void *products; /* product.cu's */
 };
 
+/* Frees the queue's scratch memory that was too small and that only commands up to `ticket` use. */
+void cf_cuda_free_outgrown(cf_cuda_queue *queue, uint64_t ticket);
+
 static inline cf_cuda_device *cf_cuda_device_of(const cf_worker *worker) { return (cf_cuda_device *)worker->state; }
-
-/* halt.cu.  Queue q goes on, from `ticket` on, behind these tickets of other queues; or behind a collective. */
-cfx_status cf_cuda_inherit(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *all);
-cfx_status cf_cuda_inherit_received(cf_worker *worker, int q);
-
-void cf_cuda_about(int32_t device, char *text, size_t bytes);
-void cf_cuda_nccl_about(char *text, size_t bytes); /* its version, or why there is none */
-
-/* nccl.cu: fails, on all its devices, a collective of queue q that a participant left alone, or that NCCL gave up;
- * *faulted is then its ticket. */
-cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, uint64_t *faulted);
-/* The queue's collective is over, or will not come to an end. */
-void cf_cuda_joined_over(cf_cuda_queue *queue);
-/* Ends the groups of a device that closes. */
-void cf_cuda_joined_end(cf_cuda_device *device);
-
-cfx_status cf_cuda_products_begin(cf_cuda_device *device);
-void cf_cuda_products_end(cf_cuda_device *device);
 
 #endif

@@ -6,7 +6,7 @@
  * them runs.  Where a queue goes on behind another's data without the worker, the word comes along if it is of them: a
  * kernel compares the tickets, as the worker will.
  */
-#include "cuda/device.cuh"
+#include "cuda/halt.cuh"
 
 typedef struct sources {
     const volatile uint64_t *word[CF_CUDA_SOURCES];

@@ -4,7 +4,7 @@
  * memory with as few dimensions as can be.  Then copies of one dtype move the widest words that lie whole in both
  * views, up to 16 bytes; transposes go by squares through shared memory.
  */
-#include "cuda/kernel.cuh"
+#include "cuda/make.cuh"
 
 #include <stdlib.h>
 #include <string.h>

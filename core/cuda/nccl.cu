@@ -6,6 +6,8 @@
  * says when they have.  What never comes, or NCCL gives up, ends the group: each device's own worker aborts its own
  * communicator, its queue fails with the first reason, and the next collective over these devices makes a new group.
  */
+#include "cuda/nccl.cuh"
+
 #include <dlfcn.h>
 #include <nccl.h>
 #include <stdio.h>
@@ -16,7 +18,7 @@
 #include <new>
 
 #include "base/locale.h"
-#include "cuda/device.cuh"
+#include "cuda/halt.cuh"
 
 enum { MOST = 64, OLDEST = 21400 /* 2.14: communicators that do not block */ };
 typedef std::chrono::steady_clock::time_point moment;
@@ -341,7 +343,7 @@ static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join 
 
 /* What NCCL, the other participants and the clock say of the queue's collective. */
 static cfx_status ask(cf_cuda_queue *queue, ncclResult_t *state) {
-    cf_cuda_group *group = queue->joined;
+    cf_cuda_group *group = (cf_cuda_group *)queue->joined;
     const int rank = queue->rank;
     if (group->broken || !group->comms[rank]) return fail_rank(group, rank);
     const ncclResult_t asked = nccl.CommGetAsyncError(group->comms[rank], state);
@@ -390,4 +392,4 @@ cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, 
     return status;
 }
 
-extern const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, join, joined};
+const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, join, joined};

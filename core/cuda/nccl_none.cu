@@ -1,7 +1,7 @@
 /* nccl_none.cu: in the place of nccl.cu where the plugin is built without NCCL's header. */
-#include <stdio.h>
+#include "cuda/nccl.cuh"
 
-#include "cuda/device.cuh"
+#include <stdio.h>
 
 cfx_status cf_cuda_joined_watch(cf_cuda_device *, int, bool, uint64_t *) { return CFX_OK; }
 void cf_cuda_nccl_about(char *text, size_t bytes) { snprintf(text, bytes, "built without NCCL"); }
@@ -13,4 +13,4 @@ static cfx_status group_of(int32_t, void *const *, void **) {
 }
 static bool reach(void *, void *) { return false; }
 
-extern const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, NULL, NULL};
+const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, NULL, NULL};

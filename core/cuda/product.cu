@@ -3,16 +3,16 @@
  * Products of float types go to cuBLASLt, which is asked for an algorithm once for each shape and keeps it; those of
  * integers, and of what lies in memory as cuBLASLt does not take it, to a tiled kernel of our own.
  */
+#include "cuda/product.cuh"
+
 #include <map>
 #include <new>
 
-#include "cuda/device.cuh"
+#include "cuda/make.cuh"
 
 #include <cublasLt.h> // after what the emulated one rests on
 
 extern "C" cfx_status cf_cuda_elementwise(cf_worker *worker, const cf_call *call);
-extern "C" cfx_status cf_cuda_copy(cf_worker *worker, const cf_call *call);
-extern "C" cfx_status cf_cuda_fill(cf_worker *worker, const cf_call *call);
 
 /* What a product is made of: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
 struct task {
@@ -101,8 +101,11 @@ static cfx_status check(cublasStatus_t status, const char *what) {
 }
 #define LT(call) CF_TRY(check((call), #call))
 
+static cf_cuda_products *products_of(const cf_cuda_device *device) { return (cf_cuda_products *)device->products; }
+
 cfx_status cf_cuda_products_begin(cf_cuda_device *device) {
-    cf_cuda_products *p = device->products = new (std::nothrow) cf_cuda_products();
+    cf_cuda_products *p = new (std::nothrow) cf_cuda_products();
+    device->products = p;
     if (!p) return cf_fail(CFX_EMEMORY, "out of host memory: cuBLASLt");
     LT(cublasLtCreate(&p->handle));
     for (int q = 0; q < CF_QUEUES; q++)
@@ -118,7 +121,7 @@ static void drop(plan *p) {
 }
 
 void cf_cuda_products_end(cf_cuda_device *device) {
-    cf_cuda_products *p = device->products;
+    cf_cuda_products *p = products_of(device);
     if (!p) return;
     for (auto &entry : p->plans) drop(&entry.second);
     for (int q = 0; q < CF_QUEUES; q++) cf_cuda_free(device->index, p->workspace[q]);
@@ -299,7 +302,7 @@ static bool key_of(const task *t, const batches *by, shape_key *key) {
 }
 
 static cfx_status run_plan(cf_cuda_device *device, const task *t, const batches *by, const plan *use) {
-    cf_cuda_products *p = device->products;
+    cf_cuda_products *p = products_of(device);
     const int64_t bytes = cfx_dtype_size(t->dtype);
     const double one64 = 1, beta64 = t->add;
     const float one32 = 1, beta32 = (float)t->add;
@@ -352,9 +355,9 @@ static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
     key.epilogue = fused;
     /* cuBLASLt is told nothing of a bias but its type: it takes D's alignment for the bias's, too */
     if (has_bias) key.align_d = alignment_of(key.align_y | (uint64_t)(uintptr_t)t->bias->data);
-    CF_TRY(plan_of(device->products, &key, &use));
+    CF_TRY(plan_of(products_of(device), &key, &use));
     const bool fuses = use->exists;
-    if (!fuses) CF_TRY(plan_of(device->products, &alone, &use));
+    if (!fuses) CF_TRY(plan_of(products_of(device), &alone, &use));
     if (!use->exists) return CFX_OK;
     if (fuses && has_bias) {
         const void *bias = t->bias->data;
