@@ -157,7 +157,8 @@ describe("scripts/docs", function()
     os.remove(directory)
     -- LDoc's interpreter may be another than LuaJIT, whose paths are nothing to it
     local paths = "LUA_PATH=/nowhere/?.lua LUA_CPATH=/nowhere/?.so"
-    local out, err, code = program.shell(("%s CONFLUX_BIN=%s scripts/docs %s"):format(paths, program.conflux, directory))
+    local out, err, code = program.shell(
+      ("%s CONFLUX_BIN=%s scripts/docs %s"):format(paths, program.conflux, directory))
     assert.same({"", 0}, {err, code}, out)
     local functions = 0
     for _, entry in ipairs(help.entries()) do
