@@ -15,6 +15,7 @@ local registry = debug.getregistry()
 if registry["conflux.core"] then return registry["conflux.core"] end
 
 local collectgarbage, error, tonumber, tostring, type = collectgarbage, error, tonumber, tostring, type
+local table_new = require "table.new"
 local getinfo = debug.getinfo
 
 local ABI = 1
@@ -86,9 +87,10 @@ end})
 local home = getinfo(1, "S").source:match "^(.*)core%.lua$" or "@conflux/"
 
 --- Source and line of the first frame outside Conflux, or nil in a coroutine that has none (after a tail call).
+---@param first? integer  the level to begin at, counted from here; default: 2, the function that asks
 ---@return string? source, integer? line
-local function caller()
-  for level = 2, math.huge do -- a walk through a deep tree takes hundreds
+local function caller(first)
+  for level = first or 2, math.huge do -- a walk through a deep tree takes hundreds
     local info = getinfo(level, "Sl")
     if not info then return end
     if info.what ~= "C" and info.source:sub(1, #home) ~= home then return info.short_src, info.currentline end
@@ -186,8 +188,10 @@ local function bytes(text, name)
   return value
 end
 
+local uintptr_t = ffi.typeof "uintptr_t"
+
 local function address(pointer)
-  return tonumber(ffi.cast("uintptr_t", pointer))
+  return tonumber(ffi.cast(uintptr_t, pointer))
 end
 
 local function add_device(pointer)
@@ -370,6 +374,9 @@ core.context, core.default_device, core.set_default = get_context, default_devic
 core.new, core.settle, core.raise, core.failure, core.caller = new, settle, raise, failure, caller
 core.seconds = seconds
 core.uint64 = uint64
+
+--- A table with room for so many list positions and so many keys: one that grows is moved at 1, 2, 4, 8...
+core.table_new = table_new
 registry["conflux.core"] = core
 
 --- Is this error of a coroutine's an interrupt, and not one of the user's?
@@ -396,10 +403,12 @@ function core.is_tensor(x)
   return type(x) == "cdata" and ffi.istype(tensor_t, x)
 end
 
+local device_t = ffi.typeof "struct cfx_device *"
+
 ---@param x any
 ---@return boolean
 function core.is_device(x)
-  return type(x) == "cdata" and ffi.istype("struct cfx_device *", x)
+  return type(x) == "cdata" and ffi.istype(device_t, x)
 end
 
 --- The object of a `cfx_device *`, or of a name; nil if there is no such device (any more).  C would read a name with
@@ -429,8 +438,9 @@ function core.devices(spec)
     if st ~= 0 then settle(st, C.cfx_devices_set, context, spec) end
     return list_devices()
   end
-  local list = {}
-  for i = 1, C.cfx_device_count(context) do
+  local n = C.cfx_device_count(context)
+  local list = table_new(n, 0)
+  for i = 1, n do
     list[i] = add_device(C.cfx_device_at(context, i - 1))
   end
   return list
@@ -455,8 +465,9 @@ function core.finish()
 end
 
 --- Marks what is enqueued next with the script's line, for faults found later.
-function core.at_line()
-  local source, line = caller()
+---@param frames? integer  how many are Conflux's for sure, the caller's included: looking at one takes a microsecond
+function core.at_line(frames)
+  local source, line = caller((frames or 0) + 3)
   if source then C.cfx_at_line(get_context(), source, line) end
 end
 

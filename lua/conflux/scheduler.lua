@@ -8,7 +8,7 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 
-local C = core.C
+local C, table_new = core.C, core.table_new
 local create, resume, running, yield = coroutine.create, coroutine.resume, coroutine.running, coroutine.yield
 local isyieldable = coroutine.isyieldable
 local error, pcall, rawget, select, setmetatable, tostring, type, unpack =
@@ -58,7 +58,10 @@ function Replicas.__tostring(self)
 end
 
 local function new_list(devices)
-  return setmetatable({n = #devices, devices = devices}, Replicas)
+  local n = #devices
+  local list = table_new(n, 2)
+  list.n, list.devices = n, devices
+  return setmetatable(list, Replicas)
 end
 
 -- ---- the scheduler ------------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ local function abandon(run)
       call = call.outer
     end
     if task.inner then abandon(task.inner) end
-    task.call, task.inner = nil, nil
+    task.call, task.inner = false, nil
   end
 end
 
@@ -121,7 +124,7 @@ local function took(run, task, ok, kind, ...)
     resume(task.co)
     if #pool < POOL then pool[#pool + 1] = task.co end
     task.done, task.count = true, select("#", ...)
-    if task.count == 1 then task[1] = (...) else task.results = {...} end
+    if task.count <= 2 then task.first, task.second = ... else task.results = {...} end
     return false
   end
   -- A yield of the closure's own: it belongs to the caller of withdevices.
@@ -143,7 +146,8 @@ end
 local function start(run, f, i, device)
   local co = pool[#pool]
   pool[#pool] = nil
-  local task = {co = co or create(body), i = i, device = device, done = false}
+  local task = {co = co or create(body), i = i, device = device, done = false, count = 0, first = false,
+    second = false, call = false} -- and where there is need: results, failed, problem, inner
   run[i] = task
   return advance(run, task, f, i, device)
 end
@@ -198,20 +202,30 @@ local function raise_first(run, n)
   end
 end
 
+local function result_of(task, k)
+  if k > task.count then return nil end
+  if task.results then return task.results[k] end
+  if k == 1 then return task.first end
+  return task.second
+end
+
+-- The k-th results of all closures.
+local function gather(run, devices, k)
+  local list = new_list(devices)
+  for i = 1, #devices do list[i] = result_of(run[i], k) end
+  return list
+end
+
 local function collect(run, devices)
-  local n, count = #devices, 0
-  for i = 1, n do
+  local count = 0
+  for i = 1, #devices do
     if run[i].count > count then count = run[i].count end
   end
+  if count == 0 then return end
+  if count == 1 then return gather(run, devices, 1) end
+  if count == 2 then return gather(run, devices, 1), gather(run, devices, 2) end
   local lists = {}
-  for k = 1, count do
-    local list = new_list(devices)
-    for i = 1, n do
-      local task = run[i]
-      if task.results then list[i] = task.results[k] elseif k == 1 then list[i] = task[1] end
-    end
-    lists[k] = list
-  end
+  for k = 1, count do lists[k] = gather(run, devices, k) end
   return unpack(lists, 1, count)
 end
 
@@ -237,7 +251,7 @@ local function withdevices(f, devices, options)
     check.options("withdevices", options, {"async"})
     if options.async ~= nil then async = check.boolean("withdevices", "async", options.async) end
   end
-  local run = {}
+  local run = table_new(#devices, 4)
   enter(run)
   local task = run.task
   local is_inner = task and running() == task.co
