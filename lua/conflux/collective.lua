@@ -7,6 +7,7 @@
 -- @module conflux.collective
 local core = require "conflux.core"
 local check = require "conflux.check"
+local plans = require "conflux.plan"
 local scheduler = require "conflux.scheduler"
 local tree = require "conflux.tree"
 local bit = require "bit"
@@ -132,8 +133,8 @@ local function compare_numbers(fname, list, a, b, i)
   end
 end
 
--- The elements of the one list that a collective is given, with equal schemas.
-local function elements_of(fname, list, extra, equal_numbers)
+-- How many replicas the one list that a collective is given has.
+local function count_of(fname, list, extra)
   if type(extra) == "table" and rawget(extra, "devices") then
     fail(fname, "expected exactly one list of replicas, got two: reduce them one after the other")
   end
@@ -141,6 +142,11 @@ local function elements_of(fname, list, extra, equal_numbers)
   local n = rawget(list, "n")
   if type(n) == "number" then check.integer(fname, "list.n", n, 0) else n = check.length(fname, "list", list) end
   if n == 0 then check.arg(fname, "list", "at least one replica", "an empty list") end
+  return n
+end
+
+-- The elements of a list, with equal schemas.
+local function elements_of(fname, list, n, equal_numbers)
   local elements = {}
   for i = 1, n do
     local x = rawget(list, i)
@@ -268,12 +274,12 @@ local function check_op(fname, op)
   return OPS[op] or op
 end
 
-local function root_of(fname, list, elements, root)
-  if type(root) == "number" then return check.integer(fname, "root", root, 1, #elements) end
+local function root_of(fname, list, n, root)
+  if type(root) == "number" then return check.integer(fname, "root", root, 1, n) end
   local devices = rawget(list, "devices")
   local i = devices and check.position(devices, root)
   if not i then
-    check.arg(fname, "root", ("a position from 1 to %d or one of the list's devices"):format(#elements),
+    check.arg(fname, "root", ("a position from 1 to %d or one of the list's devices"):format(n),
       describe(root))
   end
   return i
@@ -314,11 +320,43 @@ local function weights_of(fname, options, op, n)
   return counts_of(fname, options.weights, n)
 end
 
-local function average(fname, weights, root, elements, kept, array, n)
-  local to = (root or 0) - 1
-  local st = C.cfx_weighted_mean(weights, to, #elements, n, array)
+-- Enqueues it: into all, or into `root` alone.  Returns the status, and what must live until C is done.
+local function combine(op, weights, root, replicas, n, array, kept)
+  if weights then return C.cfx_weighted_mean(weights, (root or 0) - 1, replicas, n, array), kept end
+  if root then return C.cfx_reduce_to(op, root - 1, replicas, n, array), kept end
+  return C.cfx_allreduce(op, replicas, n, array), kept
+end
+
+local function reduce_elements(fname, op, weights, root, list, elements)
+  local kept = reducible(fname, op, list, elements)
+  if type(op) == "function" then return reduce_by_function(fname, op, elements, kept, root) end
+  local array, n = leaves_of(elements, kept)
+  if n == 0 then return end
+  local st = combine(op, weights, root, #elements, n, array, elements)
   if st == EARG then check_places(fname, root, elements, kept, array, n) end
-  if st ~= 0 then settle(st, C.cfx_weighted_mean, weights, to, #elements, n, array) end
+  if st ~= 0 then settle(st, combine, op, weights, root, #elements, n, array, elements) end
+end
+
+-- Gradients that are as withgradient made them are not walked: their plans know their schemas.  Where C refuses them
+-- they are, for the names in its message.
+local function reduce_list(fname, op, root, list, options)
+  local replicas = count_of(fname, list, options)
+  local array, n, kept, elements
+  if type(op) == "string" then array, n, kept = plans.leaves(list, replicas) end
+  if not array then elements = elements_of(fname, list, replicas, true) end
+  if fname == "reduce" then root = root_of(fname, list, replicas, root) end
+  local weights = weights_of(fname, options, op, replicas)
+  if array then
+    local st = combine(op, weights, root, replicas, n, array, kept)
+    if st == 0 then return list end
+    if st ~= EARG then
+      settle(st, combine, op, weights, root, replicas, n, array, kept)
+      return list
+    end
+    elements = elements_of(fname, list, replicas, true)
+  end
+  reduce_elements(fname, op, weights, root, list, elements)
+  return list
 end
 
 --- Combines the elements of a list, place by place, and leaves the result in all of them.
@@ -336,22 +374,7 @@ end
 ---@return conflux.Replicas list
 local function allreduce(op, list, options)
   op = check_op("allreduce", op)
-  local elements = elements_of("allreduce", list, options, true)
-  local weights = weights_of("allreduce", options, op, #elements)
-  local kept = reducible("allreduce", op, list, elements)
-  if type(op) == "function" then
-    reduce_by_function("allreduce", op, elements, kept)
-    return list
-  end
-  local array, n = leaves_of(elements, kept)
-  if n > 0 and weights then
-    average("allreduce", weights, nil, elements, kept, array, n)
-  elseif n > 0 then
-    local st = C.cfx_allreduce(op, #elements, n, array)
-    if st == EARG then check_places("allreduce", nil, elements, kept, array, n) end
-    if st ~= 0 then settle(st, C.cfx_allreduce, op, #elements, n, array) end
-  end
-  return list
+  return reduce_list("allreduce", op, nil, list, options)
 end
 
 --- Like allreduce, but only the element of `root`, a position or a device, changes.
@@ -362,23 +385,7 @@ end
 ---@return conflux.Replicas list
 local function reduce(op, root, list, options)
   op = check_op("reduce", op)
-  local elements = elements_of("reduce", list, options, true)
-  root = root_of("reduce", list, elements, root)
-  local weights = weights_of("reduce", options, op, #elements)
-  local kept = reducible("reduce", op, list, elements)
-  if type(op) == "function" then
-    reduce_by_function("reduce", op, elements, kept, root)
-    return list
-  end
-  local array, n = leaves_of(elements, kept)
-  if n > 0 and weights then
-    average("reduce", weights, root, elements, kept, array, n)
-  elseif n > 0 then
-    local st = C.cfx_reduce_to(op, root - 1, #elements, n, array)
-    if st == EARG then check_places("reduce", root, elements, kept, array, n) end
-    if st ~= 0 then settle(st, C.cfx_reduce_to, op, root - 1, #elements, n, array) end
-  end
-  return list
+  return reduce_list("reduce", op, root, list, options)
 end
 
 -- Devices and pointers are each replica's own, and stay; boxed integers are numbers.
@@ -436,8 +443,8 @@ end
 ---@param root? integer|conflux.Device|string  default: the first
 ---@return conflux.Replicas replicas
 local function synchronize(replicas, root)
-  local elements = elements_of("synchronize", replicas, nil, false)
-  root = root_of("synchronize", replicas, elements, root or 1)
+  local elements = elements_of("synchronize", replicas, count_of("synchronize", replicas), false)
+  root = root_of("synchronize", replicas, #elements, root or 1)
   local kept = {}
   for k = 1, #elements[1].tensors do kept[k] = k end
   local array, n = leaves_of(elements, kept)

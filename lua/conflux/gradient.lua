@@ -21,27 +21,53 @@ local running = coroutine.running
 local CFX_CUSTOM = tonumber(C.CFX_CUSTOM)
 
 local tape_t = ffi.typeof "cfx_tape *[1]"
-local id_t, pointers_t = ffi.typeof "int32_t[1]", ffi.typeof "cfx_tensor *[?]"
+local id_t = ffi.typeof "int32_t[1]"
 
 -- A call of withgradient: its tape, and by number the custom nodes on it ({spec, inputs, outputs}).  The call's frame
--- holds it and nothing else does, so that the collector ends the tape of a frame that is gone.
-local calls = setmetatable({}, {__mode = "v"}) -- by the id of the tape
+-- holds it and nothing else does, so that the collector ends the tape of a frame that is gone.  One that has ended
+-- serves the next call.
+local calls = setmetatable({}, {__mode = "k"}) -- all that there are
+local idle, IDLE = {}, 16
 local run_custom
 
 -- ---- withgradient -------------------------------------------------------------------------------------------
 
+local function new_call()
+  local call = {tape = ffi.gc(tape_t(), C.cfx_tape_end), id = 0, task = false, outer = false, grads = false,
+    kept = false}
+  calls[call] = true
+  return call
+end
+
+-- The call whose tape has this id.
+local function find_call(id)
+  for call in each, calls do
+    if call.id == id then return call end
+  end
+end
+
 -- The tape has its owner before it begins: an error may come between any two lines.
 local function begin(plan)
-  local tape = ffi.gc(tape_t(), C.cfx_tape_end)
-  local call, task = {tape = tape}, core.task
+  local last = #idle
+  local call = idle[last] or new_call()
+  idle[last > 0 and last or 1] = nil
+  local tape, task = call.tape, core.task
   local st = C.cfx_tape_begin(core.context(), plan.trainable, plan.watched, tape)
   if st ~= 0 then settle(st, C.cfx_tape_begin, core.context(), plan.trainable, plan.watched, tape) end
-  local id = tonumber(plan.watched[0]._tape)
-  call.id, calls[id] = id, call
+  call.id = tonumber(plan.watched[0]._tape)
   if task and running() == task.co then
     call.task, call.outer, task.call = task, task.call, call
   end
   return call
+end
+
+-- The call's frame is left.
+local function give_back(call)
+  if call.task then call.task.call = call.outer end
+  C.cfx_tape_end(call.tape)
+  call.id, call.task, call.outer, call.grads, call.kept = 0, false, false, false, false
+  for k = #call, 1, -1 do call[k] = nil end
+  if #idle < IDLE then idle[#idle + 1] = call end
 end
 
 -- Walks back from what f returned first.  A custom op's backward runs here, in the coroutine of the call.
@@ -57,14 +83,13 @@ local function walk(fname, plan, call, into, loss, ...)
   if C.cfx_is_watched(loss) == 0 then
     check.fail(fname, "argument 'f': its first result does not depend on a parameter of the model")
   end
-  local tape, g, grads = call.tape, into
+  local tape, g, grads, kept = call.tape, into
   if into then
-    grads = pointers_t(plan.trainable)
-    plan:take_gradient(fname, "g", into, grads)
+    grads, kept = plan:take_gradient(fname, "g", into, plan:room())
   else
     g, grads = plan:gradient()
   end
-  call.grads = grads -- C looks at it until the walk ends, and a custom op's backward is the user's
+  call.grads, call.kept = grads, kept -- C looks at them until the walk ends, and a custom op's backward is the user's
   local accumulate = into and 1 or 0
   local st = C.cfx_tape_backward(tape[0], loss, grads, accumulate)
   if st > 0 then st = settle(st, C.cfx_tape_backward, tape[0], loss, grads, accumulate) end
@@ -82,9 +107,7 @@ end
 
 -- The gradient comes last.
 local function finish(call, ok, g, ...)
-  C.cfx_tape_end(call.tape)
-  calls[call.id] = nil
-  if call.task then call.task.call = call.outer end
+  give_back(call)
   if not ok then error(g, 0) end
   local n = select("#", ...)
   if n == 1 then return (...), g end
@@ -95,7 +118,7 @@ end
 
 local function with(fname, into, f, model, ...)
   if type(f) ~= "function" then check.arg(fname, "f", "a function", type(f)) end
-  core.at_line()
+  core.at_line(1)
   local plan = plans.of(fname, "model", model)
   if plan.trainable == 0 then check.arg(fname, "model", "a parameter that is not frozen", "frozen ones only") end
   local call = begin(plan)
@@ -240,7 +263,7 @@ local function record(saved, y, ...)
   end
   local call
   for i = 1, #places do
-    if places[i].is_watched then call = calls[tonumber(places[i].tensor._tape)] end
+    if places[i].is_watched then call = find_call(tonumber(places[i].tensor._tape)) end
   end
   if not call then return y end
   -- A result that is an input, or a view that forward was given, gets a handle of its own.

@@ -409,19 +409,33 @@ end
 
 -- The handles of a state's tree, as it is now.  One that has no place for a parameter was made for another model, or
 -- before a change.
-local function gather_state(plan, tree, which, array, at)
-  local missing = plan:gather(tree, array, at)
+local function gather_state(plan, tree, which)
+  local handles, missing = plan:gather(tree)
   if missing then
     check.fail("update", "the state has no place ('%s') for parameter '%s': call setup again", which,
       plan.paths[missing])
   end
+  return handles
 end
 
-local function check_state(plan, tree, which, array, at)
-  gather_state(plan, tree, which, array, at)
+-- What a state's trees hold now: their handles, and for C the addresses of the trainable parameters' ones.
+local function gather_states(state, plan, count)
+  local found = {array = pointers_t(math.max(count, 1) * plan.trainable)}
+  if count >= 1 then
+    found.m = gather_state(plan, state.m, "m")
+    plan:fill(found.array, 0, found.m)
+  end
+  if count >= 2 then
+    found.v = gather_state(plan, state.v, "v")
+    plan:fill(found.array, plan.trainable, found.v)
+  end
+  return found
+end
+
+local function check_state(plan, handles)
   for k = 1, plan.trainable do
     local i = plan.numbers[k]
-    local s, x = array[at + k - 1], plan.tensors[i]
+    local s, x = handles[i], plan.tensors[i]
     local same = s._ndim == x._ndim
     for d = 0, x._ndim - 1 do same = same and s._shape[d] == x._shape[d] end
     if not same then
@@ -438,12 +452,11 @@ local function bind(state, opt, plan, model)
   local count = C.cfx_rule_states((opt.inner or opt).rule)
   local binding = {
     plan = plan, owner = owner_of("update", plan, model), m = state.m, v = state.v, rule = fill_rule(opt, opt),
-    synchronized = core.synchronized,
-    count = count, states = pointers_t(math.max(count, 1) * plan.trainable),
+    synchronized = core.synchronized, count = count, states = gather_states(state, plan, count),
     scale = factor_array(plan, state.scale), decay = factor_array(plan, state.decay),
   }
-  if count >= 1 then check_state(plan, state.m, "m", binding.states, 0) end
-  if count >= 2 then check_state(plan, state.v, "v", binding.states, plan.trainable) end
+  if count >= 1 then check_state(plan, binding.states.m) end
+  if count >= 2 then check_state(plan, binding.states.v) end
   bindings[state] = binding
   return binding
 end
@@ -498,31 +511,41 @@ local function rate_at(lr, step)
   return rate
 end
 
+-- The handles of the state's trees and their addresses: as they were found last, or else anew.
+local function states_of(state, binding, room)
+  local plan, count, states = binding.plan, binding.count, binding.states
+  if (count < 1 or plan:holds(state.m, states.m, room)) and (count < 2 or plan:holds(state.v, states.v, room)) then
+    return states
+  end
+  states = gather_states(state, plan, count)
+  binding.states = states
+  return states
+end
+
 -- Makes one update, or returns why C did not.  The schedule is the user's code: what C gets is put together after it,
--- belongs to this call alone, and for a second try is put together anew.
+-- belongs to this call alone or never changes, and for a second try is put together anew.
 local function make_update(state, opt, model, gradient)
   check_fields(state, opt)
   local step = state.step + 1
   local rate = rate_at(state.lr or opt.lr, step)
   local binding = binding_of(state, opt, model)
-  local plan, rule, states = binding.plan, rule_t(binding.rule), binding.states
+  local plan, rule = binding.plan, rule_t(binding.rule)
   local missed = missed_array(state, plan)
-  local grads = pointers_t(plan.trainable)
   rule.rate = rate
-  core.at_line()
-  plan:take_gradient("update", "gradient", gradient, grads)
-  if binding.count >= 1 then gather_state(plan, state.m, "m", states, 0) end
-  if binding.count >= 2 then gather_state(plan, state.v, "v", states, plan.trainable) end
+  core.at_line(2)
+  local room = plan:room()
+  local grads, kept = plan:take_gradient("update", "gradient", gradient, room)
+  local states = states_of(state, binding, room)
   if state.step + 1 ~= step then
     check.fail("update", "the state was updated while its schedule ran for update %d", step)
   end
-  local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, states, binding.scale,
+  local st = C.cfx_optim_update(rule, step, plan.trainable, plan.watched, grads, states.array, binding.scale,
     binding.decay, missed)
   if st == 0 then
     state.step = step
     count_missed(state, plan)
   end
-  return st
+  return st, kept, states -- which live until C is done, as they are used here
 end
 
 --- One update of the model's parameters and of the state, in place, by a gradient of the model's structure.

@@ -12,13 +12,15 @@ local tree = require "conflux.tree"
 local bit = require "bit"
 
 local C, ffi = core.C, core.ffi
-local settle, is_tensor, new = core.settle, core.is_tensor, core.new
-local band, rawget, setmetatable, type = bit.band, rawget, setmetatable, type
+local settle, is_tensor, new, table_new = core.settle, core.is_tensor, core.new, core.table_new
+local band, rawequal, rawget, setmetatable, type = bit.band, rawequal, rawget, setmetatable, type
+local copy = ffi.copy
 local each = core.each
 local collectgarbage = collectgarbage
 
 local FROZEN = C.CFX_FLAG_FROZEN
 local pointers_t = ffi.typeof "cfx_tensor *[?]"
+local POINTER = ffi.sizeof "cfx_tensor *"
 
 ---@class conflux.Plan
 ---@field n integer                        parameters, frozen ones included
@@ -28,7 +30,9 @@ local pointers_t = ffi.typeof "cfx_tensor *[?]"
 ---@field trainable integer                how many are not frozen
 ---@field watched ffi.cdata*               cfx_tensor *[trainable]
 ---@field numbers integer[]                of those, in the order of `watched`
----@field places table<integer, integer>   and of a number its place in `watched`, from 0
+---@field made table                      the gradient made last: its tree and its handles, weak
+---@field made_array? ffi.cdata*           cfx_tensor *[n]: addresses of these handles
+---@field made_watched? ffi.cdata*         cfx_tensor *[trainable]: of those among them that are not frozen
 ---@field layout? ffi.cdata*               of gradients and states; nil: plain tensors
 ---@field device? conflux.Device           where all parameters lie; nil: on several
 local Plan = {}
@@ -36,22 +40,26 @@ Plan.__index = Plan
 
 local plans = setmetatable({}, {__mode = "k"}) -- tree.flatten's record -> its plan
 local origins = setmetatable({}, {__mode = "k"}) -- a tree made by a plan -> that plan
+local weak, weak_keys = {__mode = "v"}, {__mode = "k"}
 
 -- ---- the skeleton -------------------------------------------------------------------------------------------
 
--- Lists the tables of `x` (slots: parent slot and key, 0 for the root), the places of each parameter, and the
--- list positions that hold no parameter.  A table met again is an alias of its slot, so ties stay ties.
+-- Lists the tables of `x` (slots: parent slot and key, 0 for the root), the places of each parameter (by slot, key and
+-- number), and the list positions that hold no parameter.  A table met again is an alias of its slot, so ties stay
+-- ties.  lengths and counts: the list positions and all keys of a slot's table as it is grown.
 local function skeleton(plan, x, index)
-  local parents, keys, leaves, aliases, holes = {0}, {}, {}, {}, {}
+  local parents, keys, slot_of, key_of, number_of, aliases, holes = {0}, {}, {}, {}, {}, {}, {}
+  local lengths, counts = {}, {}
   local tables, slots, slot = {x}, {[x] = 1}, 0
   while tables[slot + 1] do
     slot = slot + 1
     local t = tables[slot]
-    local length = #t
+    local length, list, count = #t, 0, 0
     for k, v in each, t do
-      local listed = type(k) == "number" and k >= 1 and k <= length
+      local listed, grown = type(k) == "number" and k >= 1 and k <= length, true
       if is_tensor(v) and index[v] then
-        leaves[#leaves + 1] = {slot, k, index[v]}
+        local at = #slot_of + 1
+        slot_of[at], key_of[at], number_of[at] = slot, k, index[v]
       elseif type(v) == "table" then
         if slots[v] then
           aliases[#aliases + 1] = {slot, k, slots[v]}
@@ -61,25 +69,33 @@ local function skeleton(plan, x, index)
         end
       elseif listed then
         holes[#holes + 1] = {slot, k}
+      else
+        grown = false
       end
+      if grown then count = count + 1 end
+      if grown and listed then list = list + 1 end
     end
+    lengths[slot], counts[slot] = list, count
   end
-  plan.parents, plan.keys, plan.leaves, plan.aliases, plan.holes = parents, keys, leaves, aliases, holes
+  plan.parents, plan.keys, plan.aliases, plan.holes = parents, keys, aliases, holes
+  plan.slot_of, plan.key_of, plan.number_of, plan.lengths, plan.counts = slot_of, key_of, number_of, lengths, counts
 end
 
 --- A tree of the model's structure that holds `handles[i]` where the model holds parameter i.  What has no
 -- gradient is left out; in a list, `false` keeps its position.
 function Plan:grow(handles)
   if self.single then return handles[1] end
-  local parents, keys, tables = self.parents, self.keys, {}
-  for slot = 1, #parents do
-    local t = {}
+  local parents, keys, lengths, counts = self.parents, self.keys, self.lengths, self.counts
+  local n = #parents
+  local tables = table_new(n, 0)
+  for slot = 1, n do
+    local t = table_new(lengths[slot], counts[slot] - lengths[slot])
     tables[slot] = t
     if slot > 1 then tables[parents[slot]][keys[slot]] = t end
   end
-  for i = 1, #self.leaves do
-    local leaf = self.leaves[i]
-    tables[leaf[1]][leaf[2]] = handles[leaf[3]]
+  local slot_of, key_of, number_of = self.slot_of, self.key_of, self.number_of
+  for i = 1, #slot_of do
+    tables[slot_of[i]][key_of[i]] = handles[number_of[i]]
   end
   for i = 1, #self.holes do
     local hole = self.holes[i]
@@ -93,14 +109,66 @@ function Plan:grow(handles)
   return tables[1]
 end
 
---- Puts the handles of the trainable parameters' places in `x`, a tree of the model's structure, into `array`, from
--- `at` on.  Returns the number of the first parameter, frozen or not, that it lacks, or nil.
-function Plan:gather(x, array, at)
-  local places = self.places
+-- ---- what a tree of the model's structure holds ---------------------------------------------------------------
+
+-- Trees are the script's, who may assign into them: each call looks at what they hold.  It compares that with what an
+-- earlier one found, whose array for C then serves again.  Such an array is never written a second time: a call inside
+-- another one (a schedule's, a finaliser's) may use the same.
+
+--- Room for what `holds` notes: the tables of a tree by their slots, then its handles.
+function Plan:room()
+  return table_new(#self.parents + self.n, 0)
+end
+
+--- Whether x holds handles[i] wherever the model holds parameter i.  With `keep` the handles are noted in the room,
+-- too, so that they live on while C has their addresses.
+function Plan:holds(x, handles, room, keep)
+  local parents, keys = self.parents, self.keys
+  local slots = #parents
+  if self.single or type(x) ~= "table" then return false end
+  room[1] = x
+  for slot = 2, slots do
+    local t = rawget(room[parents[slot]], keys[slot])
+    if type(t) ~= "table" then return false end
+    room[slot] = t
+  end
+  local slot_of, key_of, number_of = self.slot_of, self.key_of, self.number_of
+  for i = 1, #slot_of do
+    local number = number_of[i]
+    local handle = rawget(room[slot_of[i]], key_of[i])
+    if not handle or not rawequal(handle, handles[number]) then return false end
+    if keep then room[slots + number] = handle end
+  end
+  return true
+end
+
+-- Whether the tables in the room, which `holds` has put there, have nothing in them but what `grow` put there.
+local function holds_no_more(plan, room)
+  local counts, holes, aliases = plan.counts, plan.holes, plan.aliases
+  for slot = 1, #counts do
+    local count = 0
+    for _ in each, room[slot] do count = count + 1 end
+    if count ~= counts[slot] then return false end
+  end
+  for i = 1, #holes do
+    if rawget(room[holes[i][1]], holes[i][2]) ~= false then return false end
+  end
+  for i = 1, #aliases do
+    local alias = aliases[i]
+    if not rawequal(rawget(room[alias[1]], alias[2]), room[alias[3]]) then return false end
+  end
+  return true
+end
+
+--- The handles in x, a tree of the model's structure, by the numbers of their parameters; and the number of the first
+-- parameter, frozen or not, that it lacks, or nil.
+---@return conflux.Tensor[] handles, integer? missing
+function Plan:gather(x)
+  local handles = table_new(self.n, 0)
   if self.single then
-    if not is_tensor(x) then return 1 end
-    if places[1] then array[at] = x end
-    return nil
+    if not is_tensor(x) then return handles, 1 end
+    handles[1] = x
+    return handles, nil
   end
   local parents, keys, tables = self.parents, self.keys, {x}
   for slot = 2, #parents do
@@ -108,18 +176,30 @@ function Plan:gather(x, array, at)
     tables[slot] = type(parent) == "table" and rawget(parent, keys[slot]) or false
   end
   local missing
-  for i = 1, #self.leaves do
-    local leaf = self.leaves[i]
-    local t = tables[leaf[1]]
-    local handle = type(t) == "table" and rawget(t, leaf[2])
+  for i = 1, #self.slot_of do
+    local t, number = tables[self.slot_of[i]], self.number_of[i]
+    local handle = type(t) == "table" and rawget(t, self.key_of[i])
     if is_tensor(handle) then
-      local place = places[leaf[3]]
-      if place then array[at + place] = handle end
-    elseif not missing or leaf[3] < missing then
-      missing = leaf[3]
+      handles[number] = handle
+    elseif not missing or number < missing then
+      missing = number
     end
   end
-  return missing
+  return handles, missing
+end
+
+--- Puts the addresses of the trainable parameters' handles into `array`, from `at` on.
+function Plan:fill(array, at, handles)
+  local numbers = self.numbers
+  for k = 1, self.trainable do array[at + k - 1] = handles[numbers[k]] end
+end
+
+-- The gradient made last: its tree and its handles (both weak), and for C their addresses, all and the trainable ones.
+local function note_made(plan, g, handles, array, watched)
+  local made = plan.made
+  for i = 1, plan.n do made[i] = handles[i] end
+  plan.made_array, plan.made_watched = array, watched
+  made.tree = g
 end
 
 -- Refuses a tree that lacks a parameter, which gather has found.
@@ -141,15 +221,72 @@ local function refuse_strangers(plan, fname, name, x)
   end
 end
 
---- Puts the trainable part of a gradient that a user hands in into `array`, after checking all of it.
-function Plan:take_gradient(fname, name, x, array)
+--- The trainable part of a gradient that a user hands in, for C, after checking all of it.  The caller keeps what comes
+-- second, which has the handles, while C may look at them.
+---@return ffi.cdata* array, table kept
+function Plan:take_gradient(fname, name, x, room)
+  local watched = self.made_watched -- read before what it belongs to is compared
+  if watched and rawequal(self.made.tree, x) and self:holds(x, self.made, room, true) then return watched, room end
   if type(x) ~= "table" and not is_tensor(x) then
     check.arg(fname, name, "a tree of the model's structure", check.describe(x))
   end
-  local missing = self:gather(x, array, 0)
+  local handles, missing = self:gather(x)
   if missing then refuse_missing(self, fname, name, missing) end
-  if origins[x] == self or self.single then return end
-  refuse_strangers(self, fname, name, x)
+  if not (self.single or origins[x] == self) then refuse_strangers(self, fname, name, x) end
+  watched = pointers_t(self.trainable)
+  self:fill(watched, 0, handles)
+  return watched, handles
+end
+
+local function same_form(x, y)
+  if x._dtype ~= y._dtype or x._ndim ~= y._ndim then return false end
+  for d = 0, x._ndim - 1 do
+    if x._shape[d] ~= y._shape[d] then return false end
+  end
+  return true
+end
+
+-- Whether trees that these plans make have one schema: found once for two plans.
+local function alike(a, b)
+  local same = a.alike[b]
+  if same ~= nil then return same end
+  same = a.n == b.n
+  for i = 1, same and a.n or 0 do
+    same = same and a.paths[i] == b.paths[i] and same_form(a.tensors[i], b.tensors[i])
+  end
+  a.alike[b] = same
+  return same
+end
+
+-- For C the tensors of x, the gradient that `plan` made last, and what keeps them; nil if x is not as it was made.
+local function made_leaves(plan, x)
+  local array = plan.made_array
+  if not array or not rawequal(plan.made.tree, x) then return nil end
+  local room = plan:room()
+  if plan:holds(x, plan.made, room, true) and holds_no_more(plan, room) then return array, room end
+end
+
+--- Of the first n of `list`, where they are gradients of one schema and as they were made: for C all their tensors,
+-- cfx_tensor *[replicas][count], and how many that are a replica.  Else nil: they are to be walked.  The caller keeps
+-- what comes third while C may look at them.
+---@return ffi.cdata*? array, integer? count, table? kept
+local function leaves(list, n)
+  local first = origins[rawget(list, 1)]
+  if not first then return nil end
+  if n == 1 then
+    local array, kept = made_leaves(first, rawget(list, 1))
+    return array, first.n, kept
+  end
+  local count, array, kept = first.n, nil, table_new(n, 0)
+  for i = 1, n do
+    local plan = origins[rawget(list, i)]
+    if not plan or not (plan == first or alike(first, plan)) then return nil end
+    local own, room = made_leaves(plan, rawget(list, i))
+    if not own then return nil end
+    array, kept[i] = array or pointers_t(n * count), room
+    copy(array + (i - 1) * count, own, count * POINTER)
+  end
+  return array, count, kept
 end
 
 -- ---- layouts ------------------------------------------------------------------------------------------------
@@ -213,16 +350,16 @@ end
 
 local function split_trainable(plan)
   local watched, flags, trainable = pointers_t(plan.n), {}, 0
-  local numbers, places = {}, {}
+  local numbers = {}
   for i = 1, plan.n do
     flags[i] = plan.tensors[i]._flags
     if band(flags[i], FROZEN) == 0 then
-      watched[trainable], places[i] = plan.tensors[i], trainable
+      watched[trainable] = plan.tensors[i]
       trainable = trainable + 1
       numbers[trainable] = i
     end
   end
-  plan.watched, plan.flags, plan.trainable, plan.numbers, plan.places = watched, flags, trainable, numbers, places
+  plan.watched, plan.flags, plan.trainable, plan.numbers = watched, flags, trainable, numbers
 end
 
 --- Refuses a model with a tensor that was released.  C refuses one in a step: a plan that is kept need not look.
@@ -240,6 +377,8 @@ local function build(fname, name, model, tensors, paths)
   local plan = setmetatable({n = n, tensors = tensors, paths = paths, single = is_tensor(model)}, Plan)
   plan:check_live(fname, name)
   plan.array = core.ptrs(tensors)
+  if plan.single then plan.parents = {} end
+  plan.made, plan.alike = setmetatable(table_new(n, 1), weak), setmetatable({}, weak_keys)
   plan.device = one_device(tensors)
   if not plan.single then
     local index = {}
@@ -286,18 +425,21 @@ local function make_room(plan)
 end
 
 -- Handles for the plan's parameters: in new buffers of its layout; or plain, and then made only where `all` or the
--- parameter is frozen, for the tape makes the others.  dtype -1: as the parameters.
+-- parameter is frozen, for the tape makes the others.  And their addresses, for C.  dtype -1: as the parameters.
 function Plan:handles(dtype, all)
-  local handles = {}
-  for i = 1, self.n do handles[i] = new() end
+  local n = self.n
+  local handles, array = table_new(n, 0), pointers_t(n)
+  for i = 1, n do
+    local handle = new()
+    handles[i], array[i - 1] = handle, handle
+  end
   if self.layout then
-    local array = core.ptrs(handles)
-    local zero = (all or self.trainable < self.n) and 1 or 0
+    local zero = (all or self.trainable < n) and 1 or 0
     local st = C.cfx_layout_make(self.layout, self.device, dtype, zero, array)
     if st ~= 0 then settle(st, C.cfx_layout_make, self.layout, self.device, dtype, zero, array) end
-    return handles
+    return handles, array
   end
-  for i = 1, self.n do
+  for i = 1, n do
     if all or band(self.flags[i], FROZEN) ~= 0 then
       local x = self.tensors[i]
       local device, as = C.cfx_tensor_device(x), dtype < 0 and x._dtype or dtype
@@ -305,7 +447,7 @@ function Plan:handles(dtype, all)
       if st ~= 0 then settle(st, C.cfx_full, device, as, x._ndim, x._shape, 0, handles[i]) end
     end
   end
-  return handles
+  return handles, array
 end
 
 --- A tree of zeros of the model's form: an optimiser's state.  That of half precision parameters is float32.
@@ -319,16 +461,22 @@ function Plan:zeros()
   if has_half and has_double then
     check.fail("setup", "a model of float64 and half precision parameters; convert one kind")
   end
-  return self:grow(self:handles(has_half and C.CFX_FLOAT32 or -1, true))
+  return self:grow((self:handles(has_half and C.CFX_FLOAT32 or -1, true)))
 end
 
 --- A gradient to be: its tree, and for C the handles of the trainable parameters.
 ---@return any gradient, ffi.cdata* array
 function Plan:gradient()
   make_room(self)
-  local handles, array = self:handles(-1, false), pointers_t(self.trainable)
-  for k = 1, self.trainable do array[k - 1] = handles[self.numbers[k]] end
-  return self:grow(handles), array
+  local handles, array = self:handles(-1, false)
+  local watched = array
+  if self.trainable < self.n then
+    watched = pointers_t(self.trainable)
+    self:fill(watched, 0, handles)
+  end
+  local g = self:grow(handles)
+  if not self.single then note_made(self, g, handles, array, watched) end
+  return g, watched
 end
 
-return {of = of, new_layout = new_layout}
+return {of = of, leaves = leaves, new_layout = new_layout}
