@@ -87,6 +87,7 @@ done:
 /* ---- primitives --------------------------------------------------------------------------------------------- */
 
 static dnnl_status_t add_arg(dnnl_engine_t engine, const_dnnl_primitive_desc_t desc, int arg, cf_dnnl_primitive *out) {
+    if (out->nargs == CF_DNNL_ARGS) return dnnl_invalid_arguments;
     dnnl_exec_arg_t *at = &out->args[out->nargs];
     const dnnl_status_t status = dnnl_memory_create(
         &at->memory, dnnl_primitive_desc_query_md(desc, dnnl_query_exec_arg_md, arg), engine, DNNL_MEMORY_NONE);

@@ -166,3 +166,25 @@ TEST(a_primitive_runs_on_the_addresses_of_the_run) {
         }
     end(&worker);
 }
+
+TEST(a_primitive_has_no_more_arguments_than_there_is_room_for) {
+    const dnnl_dims_t shape = {2, 2}, stride = {2, 1};
+    int args[CF_DNNL_ARGS];
+    cf_dnnl_desc square, none;
+    dnnl_engine_t engine = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    cf_dnnl_primitive p;
+    memset(&none, 0, sizeof none);
+    for (int i = 0; i < CF_DNNL_ARGS; i++) args[i] = DNNL_ARG_SRC;
+    CHECK_EQ(dnnl_engine_create(&engine, dnnl_cpu, 0), dnnl_success);
+    CHECK_EQ(cf_dnnl_desc_new(&square, 2, shape, dnnl_f32, stride), dnnl_success);
+    CHECK_EQ(cf_dnnl_matmul_desc(&desc, engine, &square, &square, &none, &square, NULL), dnnl_success);
+    CHECK_EQ(cf_dnnl_primitive_new(engine, desc, CF_DNNL_ARGS - 1, args, &p), dnnl_success);
+    CHECK_EQ(p.nargs, CF_DNNL_ARGS); /* and the scratchpad */
+    cf_dnnl_primitive_free(&p);
+    CHECK_EQ(cf_dnnl_primitive_new(engine, desc, CF_DNNL_ARGS, args, &p), dnnl_invalid_arguments);
+    cf_dnnl_primitive_free(&p);
+    cf_dnnl_desc_free(&square);
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_engine_destroy(engine);
+}
