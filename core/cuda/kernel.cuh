@@ -29,6 +29,8 @@ extern "C" {
 #define CF_LAUNCH(kernel, blocks, threads, worker, ...) \
     kernel<<<(unsigned)(blocks), (unsigned)(threads), 0, (cudaStream_t)cf_cuda_of(worker)->stream>>>(__VA_ARGS__)
 #define CF_LAUNCH_TEAM CF_LAUNCH
+/* Before a loop that is short or rare: unrolled it would take registers from the others. */
+#define CF_ROLLED _Pragma("unroll 1")
 #endif
 
 /* ---- what a row gets ---------------------------------------------------------------------------------------- */
@@ -87,6 +89,22 @@ static inline int64_t cf_cuda_blocks(const cf_worker *worker, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; \
     i < (n);                                                    \
     i += (int64_t)gridDim.x * blockDim.x
+
+/* A launch for a list of tensors: its parameters, at most 4 KiB, say which block begins which tensor. */
+enum { CF_LIST = 60 };
+typedef struct cf_list {
+    int32_t n, first[CF_LIST + 1]; /* first[n]: how many blocks there are */
+} cf_list;
+/* The tensor that this block works on. */
+__device__ static inline int cf_list_find(const cf_list &list) {
+    int low = 0, high = list.n; /* it is in [low, high) */
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (list.first[middle] <= (int32_t)blockIdx.x) low = middle;
+        else high = middle;
+    }
+    return low;
+}
 
 /* All who set it in one launch say the same. */
 __device__ static inline void cf_set_halt(cf_cuda_halt halt, uint64_t ticket) {

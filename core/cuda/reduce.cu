@@ -10,7 +10,7 @@
  */
 #include <type_traits>
 
-#include "cuda/kernel.cuh"
+#include "cuda/items.cuh"
 
 namespace {
 
@@ -99,7 +99,7 @@ typedef struct job {
     int64_t results, length; /* elements of kept, of rest */
     int64_t chunk, chunks;   /* elements of a chunk, and how many there are */
     int lanes, by_rows;
-    int op, add; /* add: to what y holds */
+    int op;
     double correction;
 } job;
 
@@ -171,7 +171,7 @@ __device__ inline void finish(const job &j, int64_t r, double x) {
         const double free = count - j.correction;
         x /= free > 0 ? free : 0;
         if (j.op == CF_OP_std) x = sqrt(x);
-    } else if (j.add) x += cf_read<double>(j.y, r);
+    }
     cf_write<double>(j.y, r, x);
 }
 __device__ inline void finish(const job &j, int64_t r, int64_t x) { cf_write<int64_t>(j.y, r, x); }
@@ -259,8 +259,7 @@ template <class C> static cfx_status run_op(cf_worker *worker, const job &j) {
     }
     if constexpr (!std::is_same<C, int64_t>::value) switch (j.op) {
         case CF_OP_mean: return run<step_mean<C>>(worker, j);
-        case CF_OP_norm:
-        case CF_OP_sumsq: return run<step_sumsq<C>>(worker, j);
+        case CF_OP_norm: return run<step_sumsq<C>>(worker, j);
         case CF_OP_var:
         case CF_OP_std: return run_var<C>(worker, j);
         }
@@ -359,18 +358,97 @@ extern "C" cfx_status cf_cuda_reduce(cf_worker *worker, const cf_call *call) {
     return CF_COMPUTE(dtype, run_op, worker, j);
 }
 
-extern "C" cfx_status cf_cuda_sumsq(cf_worker *worker, const cf_call *call) {
+/* ---- sumsq: a list of tensors in one pass over all of them ------------------------------------------------------ */
+
+namespace {
+
+/* A block adds a chunk of one tensor; the chunks lie on a grid that the tensors' sizes alone fix. */
+typedef struct squares {
+    cf_list list;
+    struct {
+        const void *x;
+        int64_t n, chunk;
+        int32_t dtype;
+    } of[CF_LIST];
+} squares;
+static_assert(sizeof(squares) <= 4000, "a launch has 4 KiB of parameters");
+
+/* This thread's part of x[from .. end). */
+template <class T> __device__ inline double sum_part(const void *data, int64_t from, int64_t end) {
+    constexpr int N = 16 / sizeof(T);
+    const T *x = (const T *)data;
+    double sum = 0;
+    for (int64_t at = from - cf_head(x + from) + (int64_t)threadIdx.x * N; at < end; at += CF_THREADS * N) {
+        const auto items = cf_take<double, N>(x, at, from, end); /* zeros outside */
+        for (int k = 0; k < N; k++) sum += items.x[k] * items.x[k];
+    }
+    return sum;
+}
+
+/* partial [blocks] */
+__global__ void square_chunks(const squares s, double *__restrict__ partial) {
+    __shared__ double room[CF_THREADS / CF_WARP];
+    const int t = cf_list_find(s.list);
+    const int64_t from = ((int)blockIdx.x - s.list.first[t]) * s.of[t].chunk;
+    const int64_t end = from + s.of[t].chunk < s.of[t].n ? from + s.of[t].chunk : s.of[t].n;
+    double sum;
+    switch (s.of[t].dtype) {
+    case CFX_FLOAT16: sum = sum_part<cf_f16>(s.of[t].x, from, end); break;
+    case CFX_BFLOAT16: sum = sum_part<cf_bf16>(s.of[t].x, from, end); break;
+    case CFX_FLOAT32: sum = sum_part<float>(s.of[t].x, from, end); break;
+    default: sum = sum_part<double>(s.of[t].x, from, end);
+    }
+    sum = cf_block_sum(sum, room);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/* One block.  add: to what y holds. */
+__global__ void join_squares(int blocks, const double *__restrict__ partial /* [blocks] */, double *y, int add) {
+    __shared__ double room[CF_THREADS / CF_WARP];
+    double sum = 0;
+    for (int k = (int)threadIdx.x; k < blocks; k += CF_THREADS) sum += partial[k];
+    sum = cf_block_sum(sum, room);
+    if (threadIdx.x == 0) *y = add ? *y + sum : sum;
+}
+
+int64_t chunk_of(const cf_call *call) {
+    const int64_t least = (int64_t)CHUNK_ELEMENTS * CF_THREADS, n = cf_view_numel(cf_call_in(call, 0));
+    const int64_t even = ((n + MOST_CHUNKS - 1) / MOST_CHUNKS + 7) / 8 * 8; /* whole pieces of 16 bytes */
+    return even > least ? even : least;
+}
+
+void add_tensor(const cf_call *call, squares *s) {
     const cf_view *x = cf_call_in(call, 0);
-    job j = {};
-    j.op = CF_OP_sumsq;
-    j.add = call->i[0] != 0;
-    j.y = call->v[0];
-    flatten(&j.y);
-    split(x, x->ndim, 1, &j.kept, &j.rest);
-    j.results = 1;
-    j.length = cf_view_numel(&j.rest);
-    plan(&j);
-    return cf_cuda_compute_of(x->dtype) == CF_CUDA_F32 ? run_op<float>(worker, j) : run_op<double>(worker, j);
+    const int64_t n = cf_view_numel(x), chunk = chunk_of(call), chunks = (n + chunk - 1) / chunk;
+    if (n == 0) return;
+    s->of[s->list.n] = {x->data, n, chunk, x->dtype};
+    s->list.first[s->list.n + 1] = s->list.first[s->list.n] + (int32_t)chunks;
+    s->list.n++;
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_sumsq(cf_worker *worker, const cf_call *call) {
+    for (const cf_call *c = call; c; c = cf_call_next(c)) {
+        const cf_view *x = cf_call_in(c, 0);
+        if (!cf_is_float(x->dtype) || !cf_view_packed(x))
+            return cf_fail(CFX_EFAULT, "a sum of squares is of packed floats");
+    }
+    double *const partial = (double *)cf_cuda_scratch(worker, (size_t)CF_LIST * MOST_CHUNKS * sizeof(double));
+    if (!partial) return CFX_EMEMORY;
+    while (call) {
+        const cf_call *const first = call;
+        squares s = {};
+        for (; call && s.list.n < CF_LIST; call = cf_call_next(call)) {
+            if (call != first && (!call->i[0] || call->v[0].data != first->v[0].data)) break;
+            add_tensor(call, &s);
+        }
+        const int blocks = s.list.first[s.list.n];
+        if (blocks > 0) CF_LAUNCH_TEAM(square_chunks, blocks, CF_THREADS, worker, s, partial);
+        CF_LAUNCH_TEAM(join_squares, 1, CF_THREADS, worker, blocks, partial, (double *)first->v[0].data,
+                       (int)first->i[0]);
+    }
+    return cf_cuda_launched("sumsq");
 }
 
 /* ---- prod_bw ------------------------------------------------------------------------------------------------ */

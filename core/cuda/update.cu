@@ -4,7 +4,7 @@
  * step lie in device memory, where an earlier command may still be making them (clipping by norm), so what follows
  * from them is worked out by each block, in double, as the CPU does.
  */
-#include "cuda/kernel.cuh"
+#include "cuda/items.cuh"
 
 extern "C" {
 #include "device/backends.h"
@@ -21,8 +21,6 @@ struct truth {
 /* n elements that are loaded and stored together, 16 bytes at a time. */
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) pack { T x[N]; };
 
-bool aligned(const void *data, size_t to) { return (uintptr_t)data % to == 0; }
-
 } // namespace
 
 template <class C> __device__ inline C cf_as(truth x) { return (C)(x.bits != 0); }
@@ -34,34 +32,42 @@ namespace {
 
 /* ---- update -------------------------------------------------------------------------------------------------- */
 
-/* What the call says; the slot says the rest. */
-typedef struct settings {
-    int rule;
-    double scale, decay, limit, eps;
+/* Tensors that one launch updates, by one rule and slot; they are of one dtype. */
+typedef struct updates {
+    cf_list list;
+    double limit, eps;
+    const double *slot;   /* [8] */
     const uint64_t *halt; /* not 0: a gradient may be void */
-} settings;
+    struct {
+        void *p, *m, *v;
+        const void *grad;
+        int64_t n;
+        double scale, decay;
+    } of[CF_LIST];
+} updates;
+static_assert(sizeof(updates) <= 4096, "a launch has 4 KiB of parameters");
 
 /* What the formulas take; a, b, c: of the step. */
 template <class T> struct numbers { T rate, decay, shrink, clip, limit, eps, beta1, beta2, rest1, rest2, a, b, c; };
 
-template <class T> __device__ numbers<T> numbers_of(const settings &set, const double *slot /* [8] */) {
-    const double rate = slot[0] * set.scale;
+template <class T> __device__ numbers<T> numbers_of(int rule, const updates &u, double scale, double decay) {
+    const double *slot = u.slot, rate = slot[0] * scale;
     double a = 0, b = 0, c = 0;
-    if (set.rule == CF_RULE_ADAM || set.rule == CF_RULE_ADAMW) {
+    if (rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW) {
         a = rate / slot[3];
         b = 1 / sqrt(slot[4]);
-    } else if (set.rule == CF_RULE_NADAM) {
+    } else if (rule == CF_RULE_NADAM) {
         a = rate * slot[3];
         b = rate * slot[4];
         c = 1 / slot[5];
     }
     numbers<T> s;
     s.rate = (T)rate;
-    s.decay = (T)set.decay;
-    s.shrink = (T)(1 - rate * set.decay);
+    s.decay = (T)decay;
+    s.shrink = (T)(1 - rate * decay);
     s.clip = (T)slot[7];
-    s.limit = (T)set.limit;
-    s.eps = (T)set.eps;
+    s.limit = (T)u.limit;
+    s.eps = (T)u.eps;
     s.beta1 = (T)slot[1];
     s.beta2 = (T)slot[2];
     s.rest1 = (T)(1 - slot[1]);
@@ -75,7 +81,7 @@ template <class T> __device__ numbers<T> numbers_of(const settings &set, const d
 __device__ inline float root(float x) { return sqrtf(x); }
 __device__ inline double root(double x) { return sqrt(x); }
 
-/* One element; rules.h has the formulas.  The rule is a constant where it is called, but for views of odd types. */
+/* One element; rules.h has the formulas.  The rule is a constant where it is called. */
 template <class T> __device__ __forceinline__ void apply(int rule, const numbers<T> &s, T grad, T &p, T &m, T &v) {
     T g = grad * s.clip;
     g = g > s.limit ? s.limit : g; /* a NaN stays one */
@@ -132,7 +138,7 @@ __host__ __device__ constexpr bool has_v(int rule) {
     return rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW || rule == CF_RULE_ADADELTA || rule == CF_RULE_NADAM;
 }
 
-/* N elements of packed tensors; P: what the parameter and its gradient are stored in, T: the states. */
+/* N elements; P: what the parameter and its gradient are stored in, T: the states. */
 template <int RULE, int N, class T, class P>
 __device__ __forceinline__ void update_pack(const numbers<T> &s, int64_t i, P *p, const P *grad, T *m, T *v) {
     pack<P, N> ps = ((const pack<P, N> *)p)[i];
@@ -150,106 +156,105 @@ __device__ __forceinline__ void update_pack(const numbers<T> &s, int64_t i, P *p
     if (has_v(RULE)) ((pack<T, N> *)v)[i] = vs;
 }
 
-template <int RULE, class T, class P>
-__global__ void __launch_bounds__(CF_THREADS) update_packed(settings set, const double *slot, int64_t n, P *p /* [n] */,
-                                                            const P *grad /* [n] */, T *m /* [n] */, T *v /* [n] */) {
+/* One thread of a block reads the halt word, and all go its way.  Blocks agree, too: only kernels of this stream write
+ * the word, so that it stays as it is while one of them runs. */
+template <int RULE, class T, class P> __global__ void __launch_bounds__(CF_THREADS) update_tensors(const updates u) {
     __shared__ numbers<T> shared;
-    if (*set.halt > 0) return; /* all of a launch see the same: only this stream's kernels write it */
-    if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
+    __shared__ int which, keeps_off;
+    if (threadIdx.x == 0) {
+        which = cf_list_find(u.list);
+        keeps_off = *u.halt > 0;
+        shared = numbers_of<T>(RULE, u, u.of[which].scale, u.of[which].decay);
+    }
     __syncthreads();
+    if (keeps_off) return;
     const numbers<T> s = shared;
+    const int k = which, first = u.list.first[k];
+    P *const p = (P *)u.of[k].p;
+    const P *const grad = (const P *)u.of[k].grad;
+    T *const m = (T *)u.of[k].m, *const v = (T *)u.of[k].v;
     constexpr int N = 16 / sizeof(P);
-    const int64_t packs = n / N, rest = packs * N;
-    for (CF_EACH(i, packs)) update_pack<RULE, N>(s, i, p, grad, m, v);
-    for (CF_EACH(i, n - rest)) update_pack<RULE, 1>(s, rest + i, p, grad, m, v);
+    const bool whole = ((uintptr_t)p | (uintptr_t)grad | (uintptr_t)m | (uintptr_t)v) % 16 == 0;
+    const int64_t n = u.of[k].n, packs = whole ? n / N : 0;
+    const int64_t step = (int64_t)(u.list.first[k + 1] - first) * blockDim.x;
+    const int64_t thread = (int64_t)((int)blockIdx.x - first) * blockDim.x + threadIdx.x;
+    for (int64_t i = thread; i < packs; i += step) update_pack<RULE, N>(s, i, p, grad, m, v);
+    CF_ROLLED
+    for (int64_t i = packs * N + thread; i < n; i += step) update_pack<RULE, 1>(s, i, p, grad, m, v);
 }
 
-/* Any strides, types and addresses. */
-template <class T>
-__global__ void __launch_bounds__(CF_THREADS) update_views(settings set, const double *slot, int64_t n, cf_view p,
-                                                           cf_view grad, cf_view m, cf_view v, int states) {
-    __shared__ numbers<T> shared;
-    if (*set.halt > 0) return; /* all of a launch see the same: only this stream's kernels write it */
-    if (threadIdx.x == 0) shared = numbers_of<T>(set, slot);
-    __syncthreads();
-    const numbers<T> s = shared;
-    for (CF_EACH(i, n)) {
-        T one = cf_read<T>(p, i), first = 0, second = 0;
-        if (states > 0) first = cf_read<T>(m, i);
-        if (states > 1) second = cf_read<T>(v, i);
-        apply(set.rule, s, cf_read<T>(grad, i), one, first, second);
-        cf_write(p, i, one);
-        if (states > 0) cf_write(m, i, first);
-        if (states > 1) cf_write(v, i, second);
+template <class T, class P> void launch_rule(cf_worker *worker, int rule, const updates *u) {
+    static void (*const kernels[CF_RULES])(updates) = {
+        update_tensors<CF_RULE_DESCENT, T, P>,  update_tensors<CF_RULE_MOMENTUM, T, P>,
+        update_tensors<CF_RULE_NESTEROV, T, P>, update_tensors<CF_RULE_RMSPROP, T, P>,
+        update_tensors<CF_RULE_ADAM, T, P>,     update_tensors<CF_RULE_ADAMW, T, P>,
+        update_tensors<CF_RULE_ADAGRAD, T, P>,  update_tensors<CF_RULE_ADADELTA, T, P>,
+        update_tensors<CF_RULE_NADAM, T, P>,    update_tensors<CF_RULE_LION, T, P>,
+    };
+    const auto update = kernels[rule];
+    CF_LAUNCH_TEAM(update, u->list.first[u->list.n], CF_THREADS, worker, *u);
+}
+
+void launch_updates(cf_worker *worker, int rule, int dtype, const updates *u) {
+    switch (dtype) {
+    case CFX_FLOAT16: launch_rule<float, cf_f16>(worker, rule, u); break;
+    case CFX_BFLOAT16: launch_rule<float, cf_bf16>(worker, rule, u); break;
+    case CFX_FLOAT32: launch_rule<float, float>(worker, rule, u); break;
+    default: launch_rule<double, double>(worker, rule, u);
     }
 }
 
-template <int RULE, class T, class P> void launch_packed(cf_worker *worker, const cf_call *call, const settings *set) {
-    const cf_view *v = call->v;
-    const int64_t n = cf_view_numel(&v[0]);
-    const auto kernel = update_packed<RULE, T, P>;
-    CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, n / (16 / (int)sizeof(P)) + 1), CF_THREADS, worker, *set,
-                   (const double *)cf_call_in(call, 1)->data, n, (P *)v[0].data, (const P *)cf_call_in(call, 0)->data,
-                   (T *)(call->nout > 1 ? v[1].data : NULL), (T *)(call->nout > 2 ? v[2].data : NULL));
-}
-
-template <class T, class P> void launch_rule(cf_worker *worker, const cf_call *call, const settings *set) {
-    switch (set->rule) {
-    case CF_RULE_DESCENT: launch_packed<CF_RULE_DESCENT, T, P>(worker, call, set); break;
-    case CF_RULE_MOMENTUM: launch_packed<CF_RULE_MOMENTUM, T, P>(worker, call, set); break;
-    case CF_RULE_NESTEROV: launch_packed<CF_RULE_NESTEROV, T, P>(worker, call, set); break;
-    case CF_RULE_RMSPROP: launch_packed<CF_RULE_RMSPROP, T, P>(worker, call, set); break;
-    case CF_RULE_ADAM: launch_packed<CF_RULE_ADAM, T, P>(worker, call, set); break;
-    case CF_RULE_ADAMW: launch_packed<CF_RULE_ADAMW, T, P>(worker, call, set); break;
-    case CF_RULE_ADAGRAD: launch_packed<CF_RULE_ADAGRAD, T, P>(worker, call, set); break;
-    case CF_RULE_ADADELTA: launch_packed<CF_RULE_ADADELTA, T, P>(worker, call, set); break;
-    case CF_RULE_NADAM: launch_packed<CF_RULE_NADAM, T, P>(worker, call, set); break;
-    case CF_RULE_LION: launch_packed<CF_RULE_LION, T, P>(worker, call, set); break;
-    }
-}
-
-template <class T> void launch_views(cf_worker *worker, const cf_call *call, const settings *set) {
-    const int64_t n = cf_view_numel(&call->v[0]);
-    const cf_view none = {};
-    const auto kernel = update_views<T>;
-    CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, *set,
-                   (const double *)cf_call_in(call, 1)->data, n, call->v[0], *cf_call_in(call, 0),
-                   call->nout > 1 ? call->v[1] : none, call->nout > 2 ? call->v[2] : none, call->nout - 1);
-}
-
-/* Whether parameter, gradient and states lie as update_packed takes them. */
-bool update_is_packed(const cf_call *call) {
-    const int dtype = call->v[0].dtype, state = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
-    if (dtype != call->dtype || !cf_is_float(dtype)) return false;
-    for (int k = 0; k <= call->nout; k++) { /* the states, and the gradient behind them */
-        const cf_view *v = &call->v[k];
-        if (v->dtype != (k == 0 || k == call->nout ? dtype : state) || !cf_view_packed(v) || !aligned(v->data, 16))
-            return false;
-    }
-    return true;
-}
-
-} // namespace
-
-extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
-    const int rule = (int)call->i[0];
+cfx_status check_update(const cf_call *call) {
+    const int rule = (int)call->i[0], dtype = call->dtype, state = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
     if (call->i[0] < 0 || call->i[0] >= CF_RULES)
         return cf_fail(CFX_EFAULT, "there is no update rule %lld", (long long)call->i[0]);
     if (call->nout != 1 + cf_rule_kind_states(rule))
         return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, cf_rule_kind_states(rule),
                        call->nout - 1);
-    if (cf_view_numel(&call->v[0]) == 0) return CFX_OK;
-    const settings set = {
-        rule, call->p[0], call->p[1], call->p[2] > 0 ? call->p[2] : INFINITY, call->p[3], cf_cuda_of(worker)->halt};
-    if (!update_is_packed(call)) {
-        if (call->dtype == CFX_FLOAT64) launch_views<double>(worker, call, &set);
-        else launch_views<float>(worker, call, &set);
-    } else switch (call->dtype) {
-        case CFX_FLOAT16: launch_rule<float, cf_f16>(worker, call, &set); break;
-        case CFX_BFLOAT16: launch_rule<float, cf_bf16>(worker, call, &set); break;
-        case CFX_FLOAT32: launch_rule<float, float>(worker, call, &set); break;
-        default: launch_rule<double, double>(worker, call, &set);
-        }
+    for (int k = 0; k <= call->nout; k++) { /* the states, and the gradient behind them */
+        const cf_view *v = &call->v[k];
+        if (!cf_is_float(dtype) || v->dtype != (k == 0 || k == call->nout ? dtype : state) || !cf_view_packed(v))
+            return cf_fail(CFX_EFAULT, "an update takes packed floats and their states");
+    }
+    return CFX_OK;
+}
+
+/* Whether one launch can make both updates. */
+bool go_together(const cf_call *a, const cf_call *b) {
+    return a->i[0] == b->i[0] && a->dtype == b->dtype && a->p[2] == b->p[2] && a->p[3] == b->p[3] &&
+           cf_call_in(a, 1)->data == cf_call_in(b, 1)->data;
+}
+
+void add_update(const cf_worker *worker, const cf_call *call, updates *u) {
+    const int k = u->list.n;
+    const int64_t n = cf_view_numel(&call->v[0]), packs = n / (16 / cf_float_size(call->dtype)) + 1;
+    if (n == 0) return;
+    u->of[k] = {call->v[0].data,
+                call->nout > 1 ? call->v[1].data : NULL,
+                call->nout > 2 ? call->v[2].data : NULL,
+                cf_call_in(call, 0)->data,
+                n,
+                call->p[0],
+                call->p[1]};
+    u->list.first[k + 1] = u->list.first[k] + (int32_t)cf_cuda_blocks(worker, packs);
+    u->list.n++;
+}
+
+} // namespace
+
+extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
+    for (const cf_call *c = call; c; c = cf_call_next(c)) CF_TRY(check_update(c));
+    while (call) {
+        const cf_call *const first = call;
+        updates u = {};
+        u.limit = first->p[2] > 0 ? first->p[2] : INFINITY;
+        u.eps = first->p[3];
+        u.slot = (const double *)cf_call_in(first, 1)->data;
+        u.halt = cf_cuda_of(worker)->halt;
+        for (; call && u.list.n < CF_LIST && go_together(first, call); call = cf_call_next(call))
+            add_update(worker, call, &u);
+        if (u.list.n > 0) launch_updates(worker, (int)first->i[0], first->dtype, &u);
+    }
     return cf_cuda_launched("update");
 }
 
@@ -320,7 +325,7 @@ template <class T> __global__ void combine_elements(int how, tensors t, int64_t 
 
 template <class T> void launch_combine(cf_worker *worker, int how, const tensors *t, int64_t n) {
     bool whole = true;
-    for (int k = 0; k < t->count; k++) whole = whole && aligned(t->x[k], 16);
+    for (int k = 0; k < t->count; k++) whole = whole && cf_aligned(t->x[k]);
     if (!whole) {
         const auto kernel = combine_elements<T>;
         CF_LAUNCH(kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, how, *t, n);

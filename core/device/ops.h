@@ -47,11 +47,13 @@ typedef struct cf_view {
 } cf_view;
 
 /* v: the outputs, then the inputs.  dtype: what the operation computes in; inputs are converted to it and
- * results from it.  After v come `extra` bytes of data that some rows use (zero_ranges: pairs of int64). */
+ * results from it.  After v come `extra` bytes of data that some rows use (zero_ranges: pairs of int64).
+ * Of the rows that take a list (see ops.def) a command may hold several calls, one behind the other. */
 typedef struct cf_call {
     uint16_t op;
     uint8_t nout, nin, dtype;
     uint32_t extra;
+    uint32_t next; /* bytes from here to the command's next call; 0: this is the last */
     double p[4];
     int64_t i[6];
     cf_view v[];
@@ -59,6 +61,10 @@ typedef struct cf_call {
 
 static inline size_t cf_call_bytes(int views, size_t extra) {
     return sizeof(cf_call) + (size_t)views * sizeof(cf_view) + extra;
+}
+/* NULL behind the last. */
+static inline const cf_call *cf_call_next(const cf_call *c) {
+    return c->next ? (const cf_call *)((const char *)c + c->next) : NULL;
 }
 static inline const cf_view *cf_call_in(const cf_call *c, int k) { return &c->v[c->nout + k]; }
 static inline void *cf_call_extra(const cf_call *c) { return (void *)&c->v[c->nout + c->nin]; }

@@ -1,6 +1,7 @@
 /* rules.h: the update rules that every backend's `update` knows, and what it is told.
  *
- * The row update is (param, m?, v?) <- (grad, slot), in place on param and states.  What a rule's numbers are
+ * The row update is (param, m?, v?) <- (grad, slot), in place on param and states, which are packed as the gradient is;
+ * or a list of these, for a model's tensors.  What a rule's numbers are
  * lies in the call where they stay (i[0]: the rule; p[0]: the parameter's share of the rate, p[1]: weight decay,
  * p[2]: clip value or 0, p[3]: eps) and in the float64 slot [8] where they change from step to step:
  *

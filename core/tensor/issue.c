@@ -71,45 +71,74 @@ static void undo(const cf_issue *issue) {
     }
 }
 
-static cfx_status enqueue(const cf_issue *issue) {
-    cfx_device *device = cf_device(issue->t[0]);
-    cf_queue *queue = &device->queue[CF_COMPUTE];
-    const int views = issue->nout + issue->nin;
-    cf_waits waits;
-    waits.own = queue;
-    waits.n = 0;
-    for (int k = 0; k < views; k++) {
-        if (cf_device(issue->t[k])->context != device->context)
+/* What the command waits for because of this operation, and room for what is noted of it; the command has n of them. */
+static cfx_status order(const cf_issue *issue, int32_t n, const cfx_context *context, cf_waits *waits) {
+    for (int k = 0; k < issue->nout + issue->nin; k++) {
+        const cfx_tensor *x = issue->t[k];
+        if (cf_device(x)->context != context)
             return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
-        if (k >= issue->nout || issue->kind == CF_UPDATE) CF_TRY(cf_wait_to_read(&waits, issue->t[k]));
+        if (k >= issue->nout || issue->kind == CF_UPDATE) CF_TRY(cf_wait_to_read(waits, x));
         if (k >= issue->nout) continue;
         /* A part made in a void buffer would hide that the rest is void. */
-        if (!cf_is_whole(issue->t[k])) CF_TRY(cf_refuse_void(issue->t[k]));
-        CF_TRY(cf_wait_to_write(&waits, issue->t[k]));
+        if (!cf_is_whole(x)) CF_TRY(cf_refuse_void(x));
+        CF_TRY(cf_wait_to_write(waits, x));
     }
-    if (issue->kind == CF_UPDATE) CF_TRY(cf_change_room(issue->nout, issue->nin, issue->t, 1));
-    void *payload;
-    CF_TRY(cf_queue_reserve(queue, cf_run_call, cf_op_table[issue->op].name, 0, waits.items, waits.n,
-                            cf_call_bytes(views, issue->extra_bytes), &payload));
-    cf_call *call = payload;
+    return issue->kind == CF_UPDATE ? cf_change_room(issue->nout, issue->nin, issue->t, n) : CFX_OK;
+}
+
+/* 8 bytes aligned, as the call that may follow has to be. */
+static size_t call_bytes(const cf_issue *issue) {
+    return cf_call_bytes(issue->nout + issue->nin, (issue->extra_bytes + 7) & ~(size_t)7);
+}
+
+static void fill_call(const cf_issue *issue, bool is_last, cf_call *call) {
+    const int views = issue->nout + issue->nin;
     call->op = (uint16_t)issue->op;
     call->dtype = (uint8_t)issue->dtype;
     call->nout = (uint8_t)issue->nout;
     call->nin = (uint8_t)issue->nin;
     call->extra = (uint32_t)issue->extra_bytes;
+    call->next = is_last ? 0 : (uint32_t)call_bytes(issue);
     memcpy(call->p, issue->p, sizeof call->p);
     memcpy(call->i, issue->i, sizeof call->i);
     for (int k = 0; k < views; k++) cf_view_of(issue->t[k], &call->v[k]);
     if (issue->extra_bytes) memcpy(cf_call_extra(call), issue->extra, issue->extra_bytes);
-    const cf_event e = cf_queue_commit(queue);
+}
+
+static void note(const cf_issue *issue, cf_event e) {
     if (issue->kind == CF_UPDATE) cf_did_change(issue->nout, issue->nin, issue->t, e);
-    for (int k = issue->nout; k < views; k++) cf_did_read(issue->t[k], e);
+    for (int k = issue->nout; k < issue->nout + issue->nin; k++) cf_did_read(issue->t[k], e);
     for (int k = 0; k < issue->nout; k++) cf_did_write(issue->t[k], e, issue->kind);
+}
+
+static cfx_status enqueue(const cf_issue *issues, int32_t n) {
+    cfx_device *device = cf_device(issues->t[0]);
+    cf_queue *queue = &device->queue[CF_COMPUTE];
+    size_t bytes = 0;
+    int32_t ordered = 0;
+    cf_waits waits;
+    waits.own = queue;
+    waits.n = 0;
+    do {
+        CF_TRY(order(&issues[ordered], n, device->context, &waits));
+        bytes += call_bytes(&issues[ordered]);
+    } while (++ordered < n);
+    void *payload;
+    CF_TRY(
+        cf_queue_reserve(queue, cf_run_call, cf_op_table[issues->op].name, 0, waits.items, waits.n, bytes, &payload));
+    for (int32_t k = 0; k < n; k++) {
+        fill_call(&issues[k], k == n - 1, payload);
+        payload = (char *)payload + call_bytes(&issues[k]);
+    }
+    const cf_event e = cf_queue_commit(queue);
+    for (int32_t k = 0; k < n; k++) note(&issues[k], e);
     return CFX_OK;
 }
 
-cfx_status cf_issue_run(const cf_issue *issue) {
-    const cfx_status status = enqueue(issue);
-    if (status != CFX_OK) undo(issue);
+cfx_status cf_issue_list(const cf_issue *issues, int32_t n) {
+    const cfx_status status = enqueue(issues, n);
+    for (int32_t k = 0; k < n && status != CFX_OK; k++) undo(&issues[k]);
     return status;
 }
+
+cfx_status cf_issue_run(const cf_issue *issue) { return cf_issue_list(issue, 1); }

@@ -157,6 +157,8 @@ typedef struct cf_issue {
     cf_write kind;
 } cf_issue;
 cfx_status cf_issue_run(const cf_issue *issue);
+/* n >= 1 operations of one row that takes a list, on one device, as one command: all of them happen, or none. */
+cfx_status cf_issue_list(const cf_issue *issues, int32_t n);
 void cf_view_of(const cfx_tensor *x, cf_view *out);
 
 /* Runs one cf_call; a cf_run. */

@@ -80,20 +80,51 @@ static cfx_status make_slot(cfx_device *device, int32_t kind, const cfx_rule *ru
     return cf_issue_run(&issue);
 }
 
+/* So many calls are one command: what a launch's parameters hold the addresses of. */
+enum { LIST = 60 };
+
+/* A command in the making. */
+typedef struct list {
+    int32_t n;
+    cf_issue issues[LIST];
+    cfx_tensor views[LIST][2 + MAX_STATES];
+} list;
+
+static cfx_status new_list(list **out) {
+    void *memory;
+    CF_TRY(cf_alloc(sizeof **out, &memory));
+    *out = memory;
+    (*out)->n = 0;
+    return CFX_OK;
+}
+
+static cfx_status issue_list(list *of) {
+    const int32_t n = of->n;
+    of->n = 0;
+    return n > 0 ? cf_issue_list(of->issues, n) : CFX_OK;
+}
+
 /* The sum of squares of the stretches on `device`, a float64 scalar. */
 static cfx_status sum_squares(cfx_device *device, cfx_tensor *const *xs, int32_t count, const cf_stretch *stretches,
                               cfx_tensor *out) {
+    list *sums;
     int64_t adds = 0;
     CF_TRY(cf_new(device, CFX_FLOAT64, 0, NULL, out));
-    for (int32_t k = 0; k < count; k++) {
-        cfx_tensor x;
-        if (cf_device(xs[stretches[k].leaf]) != device) continue;
-        stretch_of(xs[stretches[k].leaf], stretches[k].n, &x);
-        CF_TRY(cf_issue_run(
-            &(cf_issue){.op = CF_OP_sumsq, .dtype = x._dtype, .nout = 1, .nin = 1, .t = {out, &x}, .i = {adds}}));
+    CF_TRY(new_list(&sums));
+    cfx_status status = CFX_OK;
+    for (int32_t k = 0; k < count && status == CFX_OK; k++) {
+        const cfx_tensor *first = xs[stretches[k].leaf];
+        if (cf_device(first) != device) continue;
+        cfx_tensor *x = &sums->views[sums->n][0];
+        stretch_of(first, stretches[k].n, x);
+        sums->issues[sums->n++] =
+            (cf_issue){.op = CF_OP_sumsq, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, x}, .i = {adds}};
         adds = 1;
+        if (sums->n == LIST) status = issue_list(sums);
     }
-    return CFX_OK;
+    if (status == CFX_OK) status = issue_list(sums);
+    free(sums);
+    return status;
 }
 
 /* One update: the lists are [parameters, gradients, states..][n]. */
@@ -249,26 +280,42 @@ static cfx_status group_leaves(const update *u, int32_t **out) {
     return CFX_OK;
 }
 
-static cfx_status update_stretch(const update *u, int32_t k, cfx_tensor *numbers) {
+static void add_stretch(const update *u, int32_t k, cfx_tensor *numbers, list *to) {
     const int32_t states = cf_rule_kind_states(u->kind), leaf = u->stretches[k].leaf;
-    cfx_tensor x[2 + MAX_STATES];
-    cf_issue issue = {.op = CF_OP_update,
-                      .nout = 1 + states,
-                      .nin = 2,
-                      .kind = CF_UPDATE,
-                      .i = {u->kind},
-                      .p = {u->scale ? u->scale[leaf] : 1, u->rule->decay * (u->decay ? u->decay[leaf] : 1),
-                            u->rule->clip_value, u->rule->eps}};
+    cfx_tensor *x = to->views[to->n];
+    cf_issue *issue = &to->issues[to->n++];
+    *issue = (cf_issue){.op = CF_OP_update,
+                        .dtype = u->lists[leaf]->_dtype,
+                        .nout = 1 + states,
+                        .nin = 2,
+                        .kind = CF_UPDATE,
+                        .i = {u->kind},
+                        .p = {u->scale ? u->scale[leaf] : 1, u->rule->decay * (u->decay ? u->decay[leaf] : 1),
+                              u->rule->clip_value, u->rule->eps}};
     for (int32_t r = 0; r < 2 + states; r++) stretch_of(u->lists[(int64_t)r * u->n + leaf], u->stretches[k].n, &x[r]);
-    issue.dtype = u->lists[leaf]->_dtype;
-    issue.t[0] = &x[0];
-    for (int32_t s = 0; s < states; s++) issue.t[1 + s] = &x[2 + s];
-    issue.t[1 + states] = &x[1];
-    issue.t[2 + states] = numbers;
-    return cf_issue_run(&issue);
+    issue->t[0] = &x[0];
+    for (int32_t s = 0; s < states; s++) issue->t[1 + s] = &x[2 + s];
+    issue->t[1 + states] = &x[1];
+    issue->t[2 + states] = numbers;
 }
 
-/* Once the first stretch is updated nothing may fail: what the others need is made sure of before. */
+/* Whether one launch can update both: they have a device, a dtype and a slot. */
+static bool go_together(const update *u, int32_t a, int32_t b) {
+    const int32_t one = u->stretches[a].leaf, other = u->stretches[b].leaf;
+    return cf_device(u->lists[one]) == cf_device(u->lists[other]) && u->lists[one]->_dtype == u->lists[other]->_dtype &&
+           (!u->missed || u->missed[one] == u->missed[other]);
+}
+
+/* Puts stretch `first` into the list, and of those behind it what goes with it and is left. */
+static void gather(const update *u, int32_t first, cfx_tensor *numbers, bool *left, list *to) {
+    for (int32_t k = first; k < u->count && to->n < LIST; k++) {
+        if (!left[k] || !go_together(u, first, k)) continue;
+        add_stretch(u, k, numbers, to);
+        left[k] = false;
+    }
+}
+
+/* Once the first command is enqueued nothing may fail: what the others need is made sure of before. */
 static cfx_status update_room(const update *u) {
     const int32_t lists = 2 + cf_rule_kind_states(u->kind);
     for (int32_t k = 0; k < u->count; k++) {
@@ -285,17 +332,35 @@ static cfx_status update_room(const update *u) {
     return CFX_OK;
 }
 
+/* All parameters take the step, or none: an interrupt comes before the first command, or behind the last. */
+static cfx_status update_all(const update *u, slot *slots, int32_t n) {
+    void *memory;
+    list *updates;
+    CF_TRY(cf_alloc((size_t)u->count * sizeof(bool), &memory));
+    bool *left = memory;
+    cfx_status status = new_list(&updates);
+    if (status == CFX_OK) {
+        for (int32_t k = 0; k < u->count; k++) left[k] = true;
+        for (int32_t k = 0; k < u->count && status == CFX_OK; k++) {
+            if (!left[k]) continue;
+            gather(u, k, &slots[find_slot(u, slots, n, k)].numbers, left, updates);
+            status = issue_list(updates);
+            if (status == CFX_OK) cf_interrupts_hold(cf_context(u->lists[0]));
+        }
+        cf_interrupts_resume(cf_context(u->lists[0]));
+        free(updates);
+    }
+    free(left);
+    return status;
+}
+
 static cfx_status run_update(const update *u) {
     int32_t n = 0;
     slot *slots = NULL;
     cfx_status status = update_room(u);
     if (status == CFX_OK) status = make_slots(u, &slots, &n);
     if (status == CFX_OK && u->rule->clip_norm > 0) status = clip(u, slots, n);
-    for (int32_t k = 0; k < u->count && status == CFX_OK; k++) {
-        status = update_stretch(u, k, &slots[find_slot(u, slots, n, k)].numbers);
-        if (status == CFX_OK) cf_interrupts_hold(cf_context(u->lists[0])); /* all parameters take the step, or none */
-    }
-    cf_interrupts_resume(cf_context(u->lists[0]));
+    if (status == CFX_OK) status = update_all(u, slots, n);
     for (int32_t k = 0; k < n; k++) {
         cfx_release(&slots[k].numbers);
         cfx_release(&slots[k].squares);

@@ -82,6 +82,9 @@ static inline int64_t numel(const tensor *t) { return cf_view_numel(&t->v); }
 /* How the elements of a shape lie. */
 enum layout { PACKED, REVERSED, TURNED, SPREAD, REPEATED, LAYOUTS };
 
+/* Tensors begin so many elements behind a multiple of 16 bytes. */
+__attribute__((unused)) static int begins = 0;
+
 static inline tensor make_as(enum layout layout, int dtype, int ndim, const int64_t *shape) {
     tensor t = {.v = {.dtype = dtype, .ndim = ndim}};
     int64_t step = layout == SPREAD ? 3 : 1;
@@ -93,7 +96,7 @@ static inline tensor make_as(enum layout layout, int dtype, int ndim, const int6
     }
     t.bytes = (size_t)(step ? step : 1) * sizes[dtype] + 64;
     t.memory = calloc(1, t.bytes);
-    t.v.data = t.memory;
+    t.v.data = t.memory + (size_t)begins * sizes[dtype];
     if (layout == REVERSED)
         for (int d = 0; d < ndim; d++) {
             if (shape[d]) t.v.data = (char *)t.v.data + (shape[d] - 1) * t.v.stride[d] * (int64_t)sizes[dtype];

@@ -278,6 +278,35 @@ TEST(a_sum_of_squares_can_be_added_to) {
     }
 }
 
+TEST(a_list_of_tensors_has_one_sum_of_squares) {
+    enum { LIST = 130 };
+    EACH_TABLE(t)
+    for (int adds = 0; adds < 2; adds++) {
+        static call list[LIST];
+        tensor x[LIST], y = scalar(CFX_FLOAT64);
+        double expected = adds ? 3 : 0;
+        set(&y, 0, 3);
+        for (int k = 0; k < LIST; k++) {
+            begins = k % 4;
+            x[k] = make(CFX_FLOAT16 + k % 4, SHAPE(k == 5 ? 90001 : k * 7 % 71));
+            randomize(&x[k], -3, 3);
+            for (int64_t e = 0; e < numel(&x[k]); e++) expected += get(&x[k], e) * get(&x[k], e);
+            list[k] = CALL(CF_OP_sumsq, x[k].v.dtype, 1, &y, &x[k]);
+            list[k].head.i[0] = adds || k > 0;
+            list[k].head.next = k < LIST - 1 ? sizeof *list : 0;
+        }
+        begins = 0;
+        CHECK_STATUS(run(t, list), CFX_OK);
+        const double first = get(&y, 0);
+        CHECK_NEAR(first, expected, 1e-6 * expected);
+        set(&y, 0, 3);
+        CHECK_STATUS(run(t, list), CFX_OK);
+        CHECK(get(&y, 0) == first);
+        for (int k = 0; k < LIST; k++) drop(&x[k]);
+        drop(&y);
+    }
+}
+
 /* ---- losses -------------------------------------------------------------------------------------------------- */
 
 static const int losses[] = {CF_OP_mse, CF_OP_mae, CF_OP_huber, CF_OP_bce};

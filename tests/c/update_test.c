@@ -183,6 +183,64 @@ TEST(updates_have_the_same_bits_with_any_team) {
     }
 }
 
+static cf_view part_of(const cf_view *all, int64_t from, int64_t n) {
+    cf_view v = *all;
+    v.data = address(all, from);
+    v.shape[0] = n;
+    return v;
+}
+
+/* Tensors of 0 to 70 elements, one by one packed on 16 bytes, and as a list that begins anywhere: the same bits. */
+static void check_list(machine *m, int rule, int dtype) {
+    enum { LIST = 130, ROOM = 80 };
+    const int states = cf_rule_kind_states(rule), state_type = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
+    const settings s = settings_of(rule, 0, 1, 0.5, 0.75);
+    static run list[LIST];
+    static cf_view kept[LIST][3];
+    cf_view slots[2] = {VECTOR(CFX_FLOAT64, 8), VECTOR(CFX_FLOAT64, 8)};
+    fill_slot(slots[0].data, rule, &s, 1);
+    fill_slot(slots[1].data, rule, &s, 3);
+    for (int k = 0; k < LIST; k++) {
+        const int64_t n = k * 7 % 71, from = k / 4 % 4;
+        run alone = {.p = {1 + k % 3, k % 5 * 0.125, s.clip_value, s.eps}, .i = {rule}};
+        run *one = &list[k];
+        *one = alone;
+        for (int r = 0; r < 2 + states; r++) {
+            const int type = r == 0 || r == 1 + states ? dtype : state_type;
+            cf_view all = VECTOR(type, ROOM);
+            alone.v[r] = VECTOR(type, n);
+            fill(&all, 7);
+            one->v[r] = part_of(&all, r == 1 + states ? k % 4 : from, n);
+            fill_random(&alone.v[r], r == 0 || r == 1 + states ? -1 : 0, 1);
+            for (int64_t e = 0; e < n; e++) set(&one->v[r], e, get(&alone.v[r], e));
+            if (r <= states) kept[k][r] = alone.v[r];
+        }
+        alone.v[2 + states] = one->v[2 + states] = slots[k > 100];
+        CHECK_STATUS(run_call(m, CF_OP_update, dtype, 1 + states, alone), CFX_OK);
+    }
+    CHECK_STATUS(run_calls(m, CF_OP_update, dtype, 1 + states, list, LIST), CFX_OK);
+    for (int k = 0; k < LIST; k++)
+        for (int r = 0; r <= states; r++) {
+            const cf_view *got = &list[k].v[r];
+            cf_view around = *got;
+            const int64_t n = got->shape[0], from = k / 4 % 4;
+            around.data = (char *)got->data - (size_t)from * dtype_bytes(got->dtype);
+            around.shape[0] = ROOM;
+            int wrong = bits_of(got) != bits_of(&kept[k][r]);
+            for (int64_t e = 0; e < ROOM; e++) wrong += (e < from || e >= from + n) && get(&around, e) != 7;
+            if (!CHECK_EQ(wrong, 0)) printf("# rule %d, tensor %d, result %d, dtype %d\n", rule, k, r, dtype);
+        }
+    free_views();
+}
+
+TEST(a_list_of_updates_is_what_each_is_alone) {
+    static const int dtypes[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16};
+    EACH_MACHINE(m) {
+        for (int rule = 0; rule < CF_RULES; rule++) check_list(m, rule, dtypes[rule % 4]);
+        for (int t = 0; t < 4; t++) check_list(m, CF_RULE_ADAMW, dtypes[t]);
+    }
+}
+
 TEST(an_update_with_the_wrong_states_is_refused) {
     EACH_MACHINE(m) {
         cf_view p = VECTOR(CFX_FLOAT32, 3), g = VECTOR(CFX_FLOAT32, 3), slot = VECTOR(CFX_FLOAT64, 8);

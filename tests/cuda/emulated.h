@@ -21,9 +21,13 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __restrict__
+#define CF_ROLLED
 
 struct cf_dim {
     unsigned x;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
 };
 extern thread_local cf_dim threadIdx, blockIdx, blockDim, gridDim;
 
@@ -66,9 +70,10 @@ void cf_emulate(const char *name, void *stream, int64_t blocks, int64_t threads,
     cf_emulate_count(name);
     cf_emulate_on(stream, [=] { cf_emulate_blocks(blocks, threads, team, [&] { kernel(arguments...); }); });
 }
-#define CF_LAUNCH_AS(team, kernel, blocks, threads, worker, ...) \
-    cf_emulate(                                                  \
-        #kernel, cf_cuda_of(worker)->stream, blocks, threads, team, [=](auto... a) { kernel(a...); }, __VA_ARGS__)
+#define CF_LAUNCH_AS(team, kernel, blocks, threads, worker, ...)                                             \
+    cf_emulate(                                                                                              \
+        #kernel, cf_cuda_of(worker)->stream, blocks, threads, team, [=](const auto &...a) { kernel(a...); }, \
+        __VA_ARGS__)
 #define CF_LAUNCH(...) CF_LAUNCH_AS(false, __VA_ARGS__)
 #define CF_LAUNCH_TEAM(...) CF_LAUNCH_AS(true, __VA_ARGS__)
 
@@ -114,6 +119,10 @@ template <class T> T atomicMax(T *at, T x) {
     return old;
 }
 
+static inline void __stwb(uint4 *to, uint4 x) {
+    if ((uintptr_t)to % sizeof x != 0) abort(); /* what a GPU refuses */
+    *to = x;
+}
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }

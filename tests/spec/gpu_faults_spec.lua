@@ -345,6 +345,41 @@ describe("what is counted on a GPU #program", function()
     assert.same({2, 2}, {counts["a stream of priority -5"], counts["a stream of priority 0"]})
   end)
 
+  test("an update of many tensors is a handful of launches", function()
+    local script = [[
+      local cf = require "conflux"
+      local model = {}
+      for k = 1, 20 do model[k] = cf.rand(k, 3, {device = cf.devices()[1]}) end -- each has memory of its own
+      local opt = OPTIMISER
+      local state = opt:setup(model, function(path) return {decay = tonumber(path) % 2, scale = 1 / path} end)
+      local grads = cf.gradient(function(m)
+        local sum = 0
+        for k = 1, 20 do sum = sum + (m[k] ^ 2):sum() end
+        return sum
+      end, model)
+      for _ = 1, UPDATES do cf.optim.update(state, model, grads) end
+      local sums = {}
+      for k = 1, 20 do sums[k] = ("%.3f"):format(model[k]:sum():item()) end
+      print(table.concat(sums, " "))]]
+    local function launches(optimiser, updates)
+      local source = script:gsub("OPTIMISER", optimiser):gsub("UPDATES", tostring(updates))
+      local counts, text = counted(source, "cuda:0")
+      local expected = program.shell(("%s --devices cpu %s"):format(program.conflux, program.file(source)))
+      assert.equal(expected, text)
+      local sum = 0
+      for what, n in pairs(counts) do -- how often a stream has to wait is a matter of time
+        if not what:find "^an? " and not what:find "^the " and what ~= "take_halts" then sum = sum + n end
+      end
+      return sum
+    end
+    for optimiser, most in pairs {
+      ["cf.optim.AdamW(0.01)"] = 2, -- its numbers, and all tensors
+      ["cf.optim.Chain(cf.optim.ClipNorm(0.1), cf.optim.Adam(0.01))"] = 5, -- two for the norm, and its factor
+    } do
+      assert.equal(2 * most, launches(optimiser, 3) - launches(optimiser, 1), optimiser)
+    end
+  end)
+
   test("the host's thread keeps its GPU", function()
     assert.equal(0, counted(TRAIN, "cuda*2")["the host's GPU"])
     assert.equal(0, counted(TRAIN, "cuda:1")["the host's GPU"])

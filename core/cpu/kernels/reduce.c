@@ -328,12 +328,17 @@ static double sumsq_chunk(void *context, int64_t from, int64_t n) {
     return sum;
 }
 
-cfx_status CF_K(sumsq)(cf_worker *worker, const cf_call *call) {
+static cfx_status sumsq_one(cf_worker *worker, const cf_call *call) {
     sumsq_job j = {.x = *cf_call_in(call, 0)};
     j.compute = j.x.dtype == CFX_FLOAT64 || !cf_is_float(j.x.dtype) ? CF_F64 : CF_F32;
     double sum, *y = call->v[0].data;
     CF_K(flatten)(&j.x);
     CF_TRY(CF_K(grid_sum)(worker, cf_view_numel(&j.x), 1, sumsq_chunk, &j, &sum));
     *y = (call->i[0] ? *y : 0) + sum;
+    return CFX_OK;
+}
+
+cfx_status CF_K(sumsq)(cf_worker *worker, const cf_call *call) {
+    for (; call; call = cf_call_next(call)) CF_TRY(sumsq_one(worker, call));
     return CFX_OK;
 }

@@ -83,7 +83,7 @@ static void update_part(void *context, int64_t from, int64_t to) {
     }
 }
 
-cfx_status CF_K(update)(cf_worker *worker, const cf_call *call) {
+static cfx_status update_one(cf_worker *worker, const cf_call *call) {
     const double *slot = cf_call_in(call, 1)->data, *p = call->p;
     const int64_t n = cf_view_numel(&call->v[0]);
     const int rule = (int)call->i[0];
@@ -110,6 +110,11 @@ cfx_status CF_K(update)(cf_worker *worker, const cf_call *call) {
     if (call->nout != 1 + u.states)
         return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, u.states, call->nout - 1);
     CF_K(parallel)(cf_cpu_team(worker, n * 2), n, 64, update_part, &u);
+    return CFX_OK;
+}
+
+cfx_status CF_K(update)(cf_worker *worker, const cf_call *call) {
+    for (; call; call = cf_call_next(call)) CF_TRY(update_one(worker, call));
     return CFX_OK;
 }
 
