@@ -25,32 +25,32 @@ template <class C> __device__ inline C slope_times(int act, C p0, C g, C v) {
 }
 
 /* A block makes a row block of a strip of columns. */
-template <class M> __global__ void dense_gradient(const job j) {
+template <class M, int N> __global__ void dense_gradient(const job j) {
     typedef typename M::C C;
-    __shared__ double room[CF_THREADS];
-    const int64_t strips = (j.cols + CF_STRIP - 1) / CF_STRIP;
+    __shared__ double room[CF_THREADS * N];
     const C p0 = (C)j.p0;
-    for (int64_t item = blockIdx.x; item < j.blocks * strips; item += gridDim.x) {
-        const int64_t b = item / strips, col = item % strips * CF_STRIP + threadIdx.x % CF_STRIP;
-        const int64_t from = b * j.block_rows, end = from + j.block_rows < j.rows ? from + j.block_rows : j.rows;
-        double sum = 0;
-        for (int64_t r = from + threadIdx.x / CF_STRIP; r < end && col < j.cols; r += CF_STRIP_LANES) {
-            C g = M::get(j.dy, r * j.dy.stride[0] + col * j.dy.stride[1]);
+    for (int64_t item = blockIdx.x; item < j.blocks * cf_strips<N>(j.cols); item += gridDim.x) {
+        const cf_strip_part p = cf_strip_part_of<N>(item, j.rows, j.cols, j.block_rows);
+        double sums[N] = {};
+        for (int64_t r = p.from; r < p.end && p.col < j.cols; r += CF_STRIP_LANES) {
+            cf_items<C, N> g = cf_row_span<M, N>(j.dy, r).items(p.col);
             if (j.act >= 0) {
-                g = slope_times(j.act, p0, g, M::get(j.y, r * j.y.stride[0] + col * j.y.stride[1]));
-                M::put(j.dpre, r * j.dpre.stride[0] + col * j.dpre.stride[1], g);
+                const cf_items<C, N> y = cf_row_span<M, N>(j.y, r).items(p.col);
+                for (int k = 0; k < N; k++) g.x[k] = slope_times(j.act, p0, g.x[k], y.x[k]);
+                cf_row_span<M, N>(j.dpre, r).put(p.col, g);
             }
-            sum += (double)g;
+            for (int k = 0; k < N; k++) sums[k] += (double)g.x[k];
         }
         if (!j.sums) continue; /* all threads alike */
-        sum = cf_strip_sum(sum, room);
-        if (threadIdx.x < CF_STRIP && col < j.cols) j.sums[b * j.cols + col] = sum;
+        const double sum = cf_strip_sum(sums, room);
+        if (p.sum_col >= 0) j.sums[p.block * j.cols + p.sum_col] = sum;
     }
 }
 
-template <class M> static void run(cf_worker *worker, const job &j) {
-    CF_LAUNCH_TEAM(dense_gradient<M>, cf_cuda_blocks(worker, j.blocks * cf_strips(j.cols) * CF_THREADS), CF_THREADS,
-                   worker, j);
+template <class M> static void run(cf_worker *worker, const job &j, bool wide) {
+    const auto dense_bw = wide ? dense_gradient<M, M::WIDTH> : dense_gradient<M, 1>;
+    const int64_t strips = wide ? cf_strips<M::WIDTH>(j.cols) : cf_strips<1>(j.cols);
+    CF_LAUNCH_TEAM(dense_bw, cf_cuda_blocks(worker, j.blocks * strips * CF_THREADS), CF_THREADS, worker, j);
 }
 
 } // namespace
@@ -72,8 +72,10 @@ extern "C" cfx_status cf_cuda_dense_bw(cf_worker *worker, const cf_call *call) {
         if (!j.sums) return CFX_EMEMORY;
     }
     const cf_view *const v[] = {&j.dy, &j.dpre, &j.y};
-    CF_MEMORY(call->dtype, cf_common_dtype(v, j.act >= 0 ? 3 : 1), run, worker, j);
+    const int views = j.act >= 0 ? 3 : 1;
+    CF_MEMORY(call->dtype, cf_common_dtype(v, views), run, worker, j, cf_columns_fit(v, views));
     if (dbias)
-        CF_LAUNCH_TEAM(cf_join_strips<double>, cf_strips(j.cols), CF_THREADS, worker, j.sums, j.blocks, j.cols, *dbias);
+        CF_LAUNCH_TEAM(cf_join_strips<double>, cf_strips<1>(j.cols), CF_THREADS, worker, j.sums, j.blocks, j.cols,
+                       *dbias);
     return cf_cuda_launched("dense_bw");
 }

@@ -3,7 +3,7 @@
  * The loss of each element is made in the compute type; of integers in float, as the dispatcher would have it.  A
  * mean or a sum is made in two passes: blocks add chunks of a grid that the size alone fixes, one block adds these.
  */
-#include "cuda/kernel.cuh"
+#include "cuda/items.cuh"
 
 namespace {
 
@@ -26,15 +26,21 @@ typedef struct job {
     double p;
 } job;
 
-template <class C> __device__ inline C element(const job &j, const cf_view &v, int64_t e) {
-    return cf_get<C>(v.data, v.dtype, j.packed ? e : cf_offset(v, e));
-}
-template <class C> __device__ inline void put(const job &j, int64_t e, C x) {
-    cf_put<C>(j.out.data, j.out.dtype, j.packed ? e : cf_offset(j.out, e), x);
-}
+/* N elements of a view, all of it: 1 where it is not packed. */
+template <class M, int N> struct elements : cf_span<M, N> {
+    int packed;
+    __device__ elements(const job &j, const cf_view &v) : cf_span<M, N>(v, 0, 1, j.n), packed(j.packed) {}
+    __device__ __forceinline__ int64_t place(int64_t e) const { return packed ? e : cf_offset(this->v, e); }
+    __device__ __forceinline__ cf_items<typename M::C, N> items(int64_t e) const {
+        return cf_span<M, N>::items(N == 1 ? place(e) : e);
+    }
+    __device__ __forceinline__ void put(int64_t e, const cf_items<typename M::C, N> &x) const {
+        cf_span<M, N>::put(N == 1 ? place(e) : e, x);
+    }
+};
 
-template <class C> __device__ inline C loss_of(const job &j, int64_t e) {
-    const C a = element<C>(j, j.x, e), b = element<C>(j, j.y, e), d = a - b, far = fabs(d), delta = (C)j.p;
+template <class C> __device__ inline C loss_of(const job &j, C a, C b) {
+    const C d = a - b, far = fabs(d), delta = (C)j.p;
     switch (j.kind) {
     case MSE: return d * d;
     case MAE: return far;
@@ -44,8 +50,8 @@ template <class C> __device__ inline C loss_of(const job &j, int64_t e) {
 }
 
 /* By x; by y it has the other sign, but for bce. */
-template <class C> __device__ inline C slope_of(const job &j, int64_t e) {
-    const C a = element<C>(j, j.x, e), b = element<C>(j, j.y, e), d = a - b, delta = (C)j.p;
+template <class C> __device__ inline C slope_of(const job &j, C a, C b) {
+    const C d = a - b, delta = (C)j.p;
     switch (j.kind) {
     case MSE: return j.of_y ? -2 * d : 2 * d;
     case MAE: return (j.of_y ? -1 : 1) * (d > 0 ? (C)1 : d < 0 ? (C)-1 : d);
@@ -54,19 +60,38 @@ template <class C> __device__ inline C slope_of(const job &j, int64_t e) {
     }
 }
 
-template <class C> __global__ void losses(const job j) {
-    for (CF_EACH(e, j.n)) put<C>(j, e, loss_of<C>(j, e));
+/* for (EACH_PIECE(e, x, n, N)): where the pieces of this thread begin, in elements of x. */
+#define EACH_PIECE(e, x, n, N)                                                      \
+    int64_t e = x.begin() + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * (N); \
+    e < (n);                                                                        \
+    e += (int64_t)gridDim.x * blockDim.x * (N)
+
+template <class M, int N> __global__ void losses(const job j) {
+    typedef typename M::C C;
+    const elements<M, N> x(j, j.x), y(j, j.y), out(j, j.out);
+    for (EACH_PIECE(e, x, j.n, N)) {
+        cf_items<C, N> a = x.items(e);
+        const cf_items<C, N> b = y.items(e);
+        for (int k = 0; k < N; k++) a.x[k] = loss_of(j, a.x[k], b.x[k]);
+        out.put(e, a);
+    }
 }
 
 /* Block k adds chunk k into partial[k]. */
-template <class C> __global__ void loss_chunks(const job j, int64_t chunk, double *__restrict__ partial) {
+template <class M, int N> __global__ void loss_chunks(const job j, int64_t chunk, double *__restrict__ partial) {
+    typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
+    const elements<M, N> x(j, j.x), y(j, j.y);
     const int64_t from = blockIdx.x * chunk, end = from + chunk < j.n ? from + chunk : j.n;
     double sum = 0;
-    for (int64_t e = from + threadIdx.x; e < end;) {
+    for (int64_t e = from + x.begin() + (int64_t)threadIdx.x * N; e < end;) {
         const int64_t fold = e + (int64_t)FOLD * CF_THREADS, until = fold < end ? fold : end;
         C part = 0;
-        for (; e < until; e += CF_THREADS) part += loss_of<C>(j, e);
+        for (; e < until; e += CF_THREADS * N) {
+            const cf_items<C, N> a = x.items(e), b = y.items(e);
+            for (int k = 0; k < N; k++)
+                if (N == 1 || (e + k >= from && e + k < end)) part += loss_of(j, a.x[k], b.x[k]);
+        }
         sum += (double)part;
     }
     sum = cf_block_sum(sum, room);
@@ -83,13 +108,26 @@ __global__ void join_losses(const job j, int64_t chunks, const double *__restric
 }
 
 /* dy: one number, or one for each element. */
-template <class C> __global__ void loss_gradient(const job j) {
+template <class M, int N> __global__ void loss_gradient(const job j) {
+    typedef typename M::C C;
+    const elements<M, N> x(j, j.x), y(j, j.y), dy(j, j.dy), out(j, j.out);
     C scale = 0;
     if (j.reduction != CFX_NONE) {
-        const double dy = cf_read<double>(j.dy, 0);
-        scale = (C)(j.reduction == CFX_MEAN ? dy / (double)j.n : dy);
+        const double all = cf_read<double>(j.dy, 0);
+        scale = (C)(j.reduction == CFX_MEAN ? all / (double)j.n : all);
     }
-    for (CF_EACH(e, j.n)) put<C>(j, e, slope_of<C>(j, e) * (j.reduction == CFX_NONE ? element<C>(j, j.dy, e) : scale));
+    for (EACH_PIECE(e, x, j.n, N)) {
+        cf_items<C, N> a = x.items(e);
+        const cf_items<C, N> b = y.items(e);
+        for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k]);
+        if (j.reduction == CFX_NONE) {
+            const cf_items<C, N> by = dy.items(e);
+            for (int k = 0; k < N; k++) a.x[k] *= by.x[k];
+        } else {
+            for (int k = 0; k < N; k++) a.x[k] *= scale;
+        }
+        out.put(e, a);
+    }
 }
 
 /* ---- the host's part ---------------------------------------------------------------------------------------- */
@@ -126,30 +164,60 @@ static job job_of(const cf_call *call) {
     return j;
 }
 
-template <class C> static cfx_status forward(cf_worker *worker, const cf_call *call) {
-    job j = job_of(call);
-    j.x = *cf_call_in(call, 0);
-    j.y = *cf_call_in(call, 1);
-    j.n = cf_view_numel(&j.x);
-    expand(&j.y, &j.x);
-    j.packed = cf_view_packed(&j.x) && cf_view_packed(&j.y);
-    if (j.reduction == CFX_NONE) {
-        if (!j.n) return CFX_OK;
-        j.packed = j.packed && cf_view_packed(&j.out);
-        CF_LAUNCH(losses<C>, cf_cuda_blocks(worker, j.n), CF_THREADS, worker, j);
-        return cf_cuda_launched("a kernel");
-    }
-    const int64_t least = (int64_t)THREAD_ELEMENTS * CF_THREADS, even = (j.n + MOST_CHUNKS - 1) / MOST_CHUNKS;
+/* Whether these views, all packed, can be moved 16 bytes at a time. */
+static bool fits(const job &j, const cf_view *const *v, int n) {
+    bool fit = j.packed;
+    for (int k = 1; k < n; k++) fit = fit && ((uintptr_t)v[k]->data - (uintptr_t)v[0]->data) % 16 == 0;
+    return fit;
+}
+
+static int64_t blocks_of(const cf_worker *worker, const job &j, bool wide, int width) {
+    return cf_cuda_blocks(worker, wide ? j.n / width + 2 : j.n); /* a piece at either end is not whole */
+}
+
+template <class M> static cfx_status run_losses(cf_worker *worker, const job &j, bool wide) {
+    const auto loss = wide ? losses<M, M::WIDTH> : losses<M, 1>;
+    CF_LAUNCH(loss, blocks_of(worker, j, wide, M::WIDTH), CF_THREADS, worker, j);
+    return cf_cuda_launched("a kernel");
+}
+
+template <class M> static cfx_status run_sum(cf_worker *worker, const job &j, bool wide) {
+    const int64_t least = (int64_t)THREAD_ELEMENTS * CF_THREADS;
+    const int64_t even = ((j.n + MOST_CHUNKS - 1) / MOST_CHUNKS + 7) / 8 * 8; /* whole pieces of 16 bytes */
     const int64_t chunk = even > least ? even : least, chunks = (j.n + chunk - 1) / chunk;
     double *const partial = (double *)cf_cuda_scratch(worker, MOST_CHUNKS * sizeof(double));
     if (!partial) return CFX_EMEMORY;
-    if (chunks) CF_LAUNCH_TEAM(loss_chunks<C>, chunks, CF_THREADS, worker, j, chunk, partial);
+    const auto loss = wide ? loss_chunks<M, M::WIDTH> : loss_chunks<M, 1>;
+    if (chunks) CF_LAUNCH_TEAM(loss, chunks, CF_THREADS, worker, j, chunk, partial);
     CF_LAUNCH_TEAM(join_losses, 1, CF_THREADS, worker, j, chunks, partial);
     return cf_cuda_launched("a kernel");
 }
 
-template <class C> static cfx_status backward(cf_worker *worker, const cf_call *call) {
+template <class M> static cfx_status run_gradient(cf_worker *worker, const job &j, bool wide) {
+    const auto loss_bw = wide ? loss_gradient<M, M::WIDTH> : loss_gradient<M, 1>;
+    CF_LAUNCH(loss_bw, blocks_of(worker, j, wide, M::WIDTH), CF_THREADS, worker, j);
+    return cf_cuda_launched("a kernel");
+}
+
+static cfx_status forward(cf_worker *worker, const cf_call *call) {
     job j = job_of(call);
+    const cf_view *const v[] = {&j.x, &j.y, &j.out};
+    const int views = j.reduction == CFX_NONE ? 3 : 2;
+    j.x = *cf_call_in(call, 0);
+    j.y = *cf_call_in(call, 1);
+    j.n = cf_view_numel(&j.x);
+    expand(&j.y, &j.x);
+    j.packed = cf_view_packed(&j.x) && cf_view_packed(&j.y) && (views == 2 || cf_view_packed(&j.out));
+    const int common = cf_common_dtype(v, views);
+    const bool wide = fits(j, v, views);
+    if (j.reduction != CFX_NONE) return CF_MEMORY(call->dtype, common, run_sum, worker, j, wide);
+    return j.n ? CF_MEMORY(call->dtype, common, run_losses, worker, j, wide) : CFX_OK;
+}
+
+static cfx_status backward(cf_worker *worker, const cf_call *call) {
+    job j = job_of(call);
+    const cf_view *const v[] = {&j.out, &j.x, &j.y, &j.dy};
+    const int views = j.reduction == CFX_NONE ? 4 : 3;
     j.dy = *cf_call_in(call, 0);
     j.x = *cf_call_in(call, 1);
     j.y = *cf_call_in(call, 2);
@@ -160,21 +228,16 @@ template <class C> static cfx_status backward(cf_worker *worker, const cf_call *
     if (j.reduction == CFX_NONE) expand(&j.dy, &j.out);
     j.packed = cf_view_packed(&j.out) && cf_view_packed(&j.x) && cf_view_packed(&j.y) &&
                (j.reduction != CFX_NONE || cf_view_packed(&j.dy));
-    CF_LAUNCH(loss_gradient<C>, cf_cuda_blocks(worker, j.n), CF_THREADS, worker, j);
-    return cf_cuda_launched("a kernel");
+    return CF_MEMORY(call->dtype, cf_common_dtype(v, views), run_gradient, worker, j, fits(j, v, views));
 }
 
 } // namespace
 
 extern "C" {
-cfx_status cf_cuda_loss(cf_worker *worker, const cf_call *call) {
-    return call->dtype == CFX_FLOAT64 ? forward<double>(worker, call) : forward<float>(worker, call);
-}
+cfx_status cf_cuda_loss(cf_worker *worker, const cf_call *call) { return forward(worker, call); }
 
-#define BACKWARD_ROW(name)                                                                                  \
-    cfx_status cf_cuda_##name##_bw(cf_worker *worker, const cf_call *call) {                                \
-        return call->dtype == CFX_FLOAT64 ? backward<double>(worker, call) : backward<float>(worker, call); \
-    }
+#define BACKWARD_ROW(name) \
+    cfx_status cf_cuda_##name##_bw(cf_worker *worker, const cf_call *call) { return backward(worker, call); }
 BACKWARD_ROW(mse)
 BACKWARD_ROW(mae)
 BACKWARD_ROW(huber)

@@ -115,31 +115,52 @@ __device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to,
     }
     return all;
 }
+/* The same of elements that lie together: a lane takes 16 bytes at a time. */
 template <class S, class T>
-__device__ inline typename S::whole walk_line(const job &j, int64_t r, int64_t from, int64_t to, double mean) {
+__device__ inline typename S::whole walk_pieces(const job &j, const T *x, int lane, int64_t from, int64_t to,
+                                                double mean) {
+    constexpr int N = 16 / sizeof(T);
+    typename S::whole all = (typename S::whole)S::start();
+    for (int64_t e = from - cf_head(x + from) + lane * N; e < to;) {
+        const int64_t fold = e + (int64_t)FOLD * j.lanes, end = fold < to ? fold : to;
+        typename S::part part = S::start();
+        for (; e < end; e += j.lanes * N) {
+            const auto items = cf_take<typename S::compute, N>(x, e, from, to);
+            for (int k = 0; k < N; k++)
+                if (e + k >= from && e + k < to) part = S::next(part, items.x[k], e + k, mean);
+        }
+        all = S::join(all, (typename S::whole)part);
+    }
+    return all;
+}
+template <class S, class T>
+__device__ inline typename S::whole walk_line(const job &j, int64_t r, int lane, int64_t from, int64_t to,
+                                              double mean) {
     const T *x = (const T *)j.kept.data + cf_offset(j.kept, r);
     const int64_t stride = j.rest.stride[0];
-    return walk<S>(j, from, to, mean, [=](int64_t e) { return cf_as<typename S::compute>(x[e * stride]); });
+    if (j.by_rows && stride == 1 && j.length >= 16 / (int)sizeof(T)) return walk_pieces<S>(j, x, lane, from, to, mean);
+    return walk<S>(j, from + lane, to, mean, [=](int64_t e) { return cf_as<typename S::compute>(x[e * stride]); });
 }
 
 /* The dtypes that a compute type is mostly made from have loops of their own. */
 template <class S>
-__device__ inline typename S::whole walk_result(const job &j, int64_t r, int64_t from, int64_t to, double mean) {
+__device__ inline typename S::whole walk_result(const job &j, int64_t r, int lane, int64_t from, int64_t to,
+                                                double mean) {
     typedef typename S::compute C;
     const int dtype = j.rest.ndim == 1 ? j.rest.dtype : -1;
     if constexpr (std::is_same<C, float>::value) {
-        if (dtype == CFX_FLOAT32) return walk_line<S, float>(j, r, from, to, mean);
-        if (dtype == CFX_FLOAT16) return walk_line<S, cf_f16>(j, r, from, to, mean);
-        if (dtype == CFX_BFLOAT16) return walk_line<S, cf_bf16>(j, r, from, to, mean);
+        if (dtype == CFX_FLOAT32) return walk_line<S, float>(j, r, lane, from, to, mean);
+        if (dtype == CFX_FLOAT16) return walk_line<S, cf_f16>(j, r, lane, from, to, mean);
+        if (dtype == CFX_BFLOAT16) return walk_line<S, cf_bf16>(j, r, lane, from, to, mean);
     }
     if constexpr (std::is_same<C, double>::value)
-        if (dtype == CFX_FLOAT64) return walk_line<S, double>(j, r, from, to, mean);
+        if (dtype == CFX_FLOAT64) return walk_line<S, double>(j, r, lane, from, to, mean);
     if constexpr (std::is_same<C, int64_t>::value) {
-        if (dtype == CFX_INT64) return walk_line<S, int64_t>(j, r, from, to, mean);
-        if (dtype == CFX_INT32) return walk_line<S, int32_t>(j, r, from, to, mean);
+        if (dtype == CFX_INT64) return walk_line<S, int64_t>(j, r, lane, from, to, mean);
+        if (dtype == CFX_INT32) return walk_line<S, int32_t>(j, r, lane, from, to, mean);
     }
     const int64_t base = cf_offset(j.kept, r);
-    return walk<S>(j, from, to, mean,
+    return walk<S>(j, from + lane, to, mean,
                    [&](int64_t e) { return cf_get<C>(j.rest.data, j.rest.dtype, base + cf_offset(j.rest, e)); });
 }
 
@@ -191,7 +212,7 @@ __global__ void reduce_chunks(const job j, typename S::whole *__restrict__ out, 
         const int64_t chunk = item / blocks, r = item % blocks * width + slot;
         const int64_t from = chunk * j.chunk, end = from + j.chunk < j.length ? from + j.chunk : j.length;
         typename S::whole x = (typename S::whole)S::start();
-        if (r < j.results) x = walk_result<S>(j, r, from + lane, end, sums ? sums[r] / (double)j.length : 0);
+        if (r < j.results) x = walk_result<S>(j, r, lane, from, end, sums ? sums[r] / (double)j.length : 0);
         x = join_lanes<S>(j, lane, x, room);
         if (lane > 0 || r >= j.results) continue;
         if (out) out[chunk * j.results + r] = x;

@@ -15,44 +15,59 @@ typedef struct softmax_job {
     int lanes, logarithm;
 } softmax_job;
 
-template <class M> __global__ void softmax_rows(const softmax_job j) {
+template <class M, int N> __device__ cf_span<M, N> span_of(const softmax_job &j, const cf_view &v, int64_t r) {
+    return cf_span<M, N>(v, cf_row_offset(v, r), v.stride[v.ndim - 1], j.n);
+}
+
+template <class M, int N> __global__ void softmax_rows(const softmax_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
-    const int64_t step = j.a.stride[j.a.ndim - 1], out_step = j.out.stride[j.out.ndim - 1];
     for (int64_t r = t.first; r < j.rows; r += t.step) {
-        const int64_t at = cf_row_offset(j.a, r), out = cf_row_offset(j.out, r);
-        const auto x = [&](int64_t k) { return M::get(j.a, at + k * step); };
-        const C most = cf_row_max<C>(t, j.n, room, x);
-        const double sum = cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return exp(x(k) - most); });
+        const auto x = span_of<M, N>(j, j.a, r), y = span_of<M, N>(j, j.out, r);
+        const cf_row<N> row = {t, j.n, x.begin(), room};
+        const C most = cf_row_max(row, x);
+        const double sum = cf_row_sum<C>(
+            row, [&](C v) { return exp(v - most); }, x);
         const C scale = (C)(1 / sum), rest = (C)log(sum);
-        for (int64_t k = t.lane; k < j.n; k += t.lanes)
-            M::put(j.out, out + k * out_step, j.logarithm ? x(k) - most - rest : exp(x(k) - most) * scale);
+        if (j.logarithm)
+            cf_row_make(
+                row, y, [&](int64_t, C v) { return v - most - rest; }, x);
+        else
+            cf_row_make(
+                row, y, [&](int64_t, C v) { return exp(v - most) * scale; }, x);
     }
 }
 
-template <class M> __global__ void softmax_gradient(const softmax_job j) {
+template <class M, int N> __global__ void softmax_gradient(const softmax_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
-    const int64_t dy_step = j.a.stride[j.a.ndim - 1], y_step = j.b.stride[j.b.ndim - 1];
-    const int64_t out_step = j.out.stride[j.out.ndim - 1];
     for (int64_t r = t.first; r < j.rows; r += t.step) {
-        const int64_t dy_at = cf_row_offset(j.a, r), y_at = cf_row_offset(j.b, r), out = cf_row_offset(j.out, r);
-        const auto dy = [&](int64_t k) { return M::get(j.a, dy_at + k * dy_step); };
-        const auto y = [&](int64_t k) { return M::get(j.b, y_at + k * y_step); };
-        const C sum = (C)cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return j.logarithm ? dy(k) : dy(k) * y(k); });
-        for (int64_t k = t.lane; k < j.n; k += t.lanes)
-            M::put(j.out, out + k * out_step, j.logarithm ? dy(k) - exp(y(k)) * sum : y(k) * (dy(k) - sum));
+        const auto dy = span_of<M, N>(j, j.a, r), y = span_of<M, N>(j, j.b, r), dx = span_of<M, N>(j, j.out, r);
+        const cf_row<N> row = {t, j.n, dy.begin(), room};
+        if (j.logarithm) {
+            const C sum = (C)cf_row_sum<C>(
+                row, [](C g) { return g; }, dy);
+            cf_row_make(
+                row, dx, [&](int64_t, C g, C v) { return g - exp(v) * sum; }, dy, y);
+        } else {
+            const C sum = (C)cf_row_sum<C>(
+                row, [](C g, C v) { return g * v; }, dy, y);
+            cf_row_make(
+                row, dx, [&](int64_t, C g, C v) { return v * (g - sum); }, dy, y);
+        }
     }
 }
 
-template <class M> static cfx_status run_softmax(cf_worker *worker, const softmax_job &j) {
-    CF_LAUNCH_TEAM(softmax_rows<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+template <class M> static cfx_status run_softmax(cf_worker *worker, const softmax_job &j, bool wide) {
+    const auto softmax = wide ? softmax_rows<M, M::WIDTH> : softmax_rows<M, 1>;
+    CF_LAUNCH_TEAM(softmax, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
     return cf_cuda_launched(j.logarithm ? "logsoftmax" : "softmax");
 }
-template <class M> static cfx_status run_softmax_bw(cf_worker *worker, const softmax_job &j) {
-    CF_LAUNCH_TEAM(softmax_gradient<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+template <class M> static cfx_status run_softmax_bw(cf_worker *worker, const softmax_job &j, bool wide) {
+    const auto softmax_bw = wide ? softmax_gradient<M, M::WIDTH> : softmax_gradient<M, 1>;
+    CF_LAUNCH_TEAM(softmax_bw, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
     return cf_cuda_launched(j.logarithm ? "logsoftmax_bw" : "softmax_bw");
 }
 
@@ -69,8 +84,9 @@ static cfx_status softmax(cf_worker *worker, const cf_call *call, int backward, 
     j.lanes = cf_row_lanes(j.n);
     j.logarithm = logarithm;
     const int common = cf_common_dtype(v, 3);
-    return backward ? CF_MEMORY(call->dtype, common, run_softmax_bw, worker, j)
-                    : CF_MEMORY(call->dtype, common, run_softmax, worker, j);
+    const bool wide = cf_rows_fit(v, 3, j.lanes);
+    return backward ? CF_MEMORY(call->dtype, common, run_softmax_bw, worker, j, wide)
+                    : CF_MEMORY(call->dtype, common, run_softmax, worker, j, wide);
 }
 
 } // namespace
@@ -101,42 +117,41 @@ __device__ static inline bool ignored(const entropy_job &j, int64_t r) {
     return j.ids && j.ignore != INT64_MIN && cf_read<int64_t>(j.target, r) == j.ignore;
 }
 
-/* A row of logits or probabilities. */
-template <class M> struct line {
-    const cf_view &v;
-    int64_t at, step;
-    __device__ line(const cf_view &view, int64_t r) : v(view), at(r * view.stride[0]), step(view.stride[1]) {}
-    __device__ typename M::C operator()(int64_t k) const { return M::get(v, at + k * step); }
-};
-
 /* -sum over classes of t (x - lse), where t is one at `id` or the row p; smoothed as PyTorch does: (1 - s) t + s / n.
  */
-template <class M> __device__ inline double row_loss(const entropy_job &j, const cf_team &t, int64_t r, double *room) {
+template <class M, int N>
+__device__ inline double row_loss(const entropy_job &j, const cf_team &t, int64_t r, double *room) {
     typedef typename M::C C;
-    const line<M> x(j.x, r);
-    const C most = cf_row_max<C>(t, j.n, room, x);
-    const double rest = log(cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return exp(x(k) - most); }));
+    const auto x = cf_row_span<M, N>(j.x, r);
+    const cf_row<N> row = {t, j.n, x.begin(), room};
+    const C most = cf_row_max(row, x);
+    const double rest = log(cf_row_sum<C>(
+        row, [&](C v) { return exp(v - most); }, x));
     if (t.lane == 0) cf_write<double>(j.lse, r, (double)most + rest);
     if (j.ids) {
         const int64_t id = cf_checked_id(j.fault, j.op, cf_read<int64_t>(j.target, r), r, j.n);
         const double loss = j.n > 0 ? rest + ((double)most - (double)x(id)) : 0;
         if (j.smoothing == 0) return loss;
-        const double mean = cf_row_sum<C>(t, j.n, room, x) / (double)j.n;
+        const double mean = cf_row_sum<C>(
+                                row, [](C v) { return v; }, x) /
+                            (double)j.n;
         return (1 - j.smoothing) * loss + j.smoothing * (rest + ((double)most - mean));
     }
-    const line<M> p(j.target, r);
+    const auto p = cf_row_span<M, N>(j.target, r);
     const C keep = (C)(1 - j.smoothing), share = (C)(j.smoothing / (double)j.n);
-    const double sum = cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return p(k) * keep + share; });
-    const double below = cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return (p(k) * keep + share) * (most - x(k)); });
+    const double sum = cf_row_sum<C>(
+        row, [&](C q) { return q * keep + share; }, p);
+    const double below = cf_row_sum<C>(
+        row, [&](C q, C v) { return (q * keep + share) * (most - v); }, p, x);
     return below + rest * sum;
 }
 
-template <class M> __global__ void entropy_rows(const entropy_job j) {
+template <class M, int N> __global__ void entropy_rows(const entropy_job j) {
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
     for (int64_t r = t.first; r < j.rows; r += t.step) {
         const bool skip = ignored(j, r); /* alike in all of the team */
-        const double loss = skip ? 0 : row_loss<M>(j, t, r, room);
+        const double loss = skip ? 0 : row_loss<M, N>(j, t, r, room);
         if (t.lane > 0) continue;
         if (skip) cf_write<double>(j.lse, r, 0);
         if (j.reduction == CFX_NONE) cf_write<double>(j.loss, r, loss);
@@ -161,31 +176,33 @@ __global__ void entropy_sum(const entropy_job j) {
 }
 
 /* dx = g (softmax(x) sum(t) - t). */
-template <class M> __global__ void entropy_gradient(const entropy_job j) {
+template <class M, int N> __global__ void entropy_gradient(const entropy_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
     const C keep = (C)(1 - j.smoothing), share = (C)(j.smoothing / (double)j.n);
     const double weight = cf_read<double>(j.weight, 0);
     for (int64_t r = t.first; r < j.rows; r += t.step) {
-        const int64_t out = r * j.dx.stride[0], step = j.dx.stride[1];
+        const auto x = cf_row_span<M, N>(j.x, r), dx = cf_row_span<M, N>(j.dx, r);
+        const cf_row<N> row = {t, j.n, x.begin(), room};
         if (ignored(j, r)) {
-            for (int64_t k = t.lane; k < j.n; k += t.lanes) M::put(j.dx, out + k * step, (C)0);
+            cf_row_make(row, dx, [](int64_t) { return (C)0; });
             continue;
         }
-        const line<M> x(j.x, r);
         const C all = (C)cf_read<double>(j.lse, r);
         const C scale = (C)(cf_read<double>(j.dy, j.dy.ndim ? r : 0) * weight);
         if (j.ids) {
             const int64_t id = cf_checked_id(j.fault, j.op, cf_read<int64_t>(j.target, r), r, j.n);
-            for (int64_t k = t.lane; k < j.n; k += t.lanes)
-                M::put(j.dx, out + k * step, scale * (exp(x(k) - all) - share - (k == id ? keep : 0)));
+            const auto slope = [&](int64_t k, C v) { return scale * (exp(v - all) - share - (k == id ? keep : 0)); };
+            cf_row_make(row, dx, slope, x);
             continue;
         }
-        const line<M> p(j.target, r);
-        const C sum = (C)((1 - j.smoothing) * cf_row_sum<C>(t, j.n, room, p) + j.smoothing);
-        for (int64_t k = t.lane; k < j.n; k += t.lanes)
-            M::put(j.dx, out + k * step, scale * (exp(x(k) - all) * sum - (p(k) * keep + share)));
+        const auto p = cf_row_span<M, N>(j.target, r);
+        const C sum = (C)((1 - j.smoothing) * cf_row_sum<C>(
+                                                  row, [](C q) { return q; }, p) +
+                          j.smoothing);
+        const auto slope = [&](int64_t, C v, C q) { return scale * (exp(v - all) * sum - (q * keep + share)); };
+        cf_row_make(row, dx, slope, x, p);
     }
 }
 
@@ -205,11 +222,13 @@ static entropy_job entropy_of(cf_worker *worker, const cf_call *call, const cf_v
     return j;
 }
 
-template <class M> static void run_entropy(cf_worker *worker, const entropy_job &j) {
-    CF_LAUNCH_TEAM(entropy_rows<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+template <class M> static void run_entropy(cf_worker *worker, const entropy_job &j, bool wide) {
+    const auto crossentropy = wide ? entropy_rows<M, M::WIDTH> : entropy_rows<M, 1>;
+    CF_LAUNCH_TEAM(crossentropy, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
 }
-template <class M> static void run_entropy_bw(cf_worker *worker, const entropy_job &j) {
-    CF_LAUNCH_TEAM(entropy_gradient<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+template <class M> static void run_entropy_bw(cf_worker *worker, const entropy_job &j, bool wide) {
+    const auto crossentropy_bw = wide ? entropy_gradient<M, M::WIDTH> : entropy_gradient<M, 1>;
+    CF_LAUNCH_TEAM(crossentropy_bw, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
 }
 
 } // namespace
@@ -222,7 +241,7 @@ extern "C" cfx_status cf_cuda_crossentropy(cf_worker *worker, const cf_call *cal
     j.weight = call->v[2];
     j.losses = (double *)cf_cuda_scratch(worker, (size_t)j.rows * sizeof(double));
     if (!j.losses) return CFX_EMEMORY;
-    if (j.rows) CF_MEMORY(call->dtype, cf_common_dtype(v, 2), run_entropy, worker, j);
+    if (j.rows) CF_MEMORY(call->dtype, cf_common_dtype(v, 2), run_entropy, worker, j, cf_rows_fit(v, 2, j.lanes));
     CF_LAUNCH_TEAM(entropy_sum, 1, CF_THREADS, worker, j);
     return cf_cuda_launched("crossentropy");
 }
@@ -235,7 +254,7 @@ extern "C" cfx_status cf_cuda_crossentropy_bw(cf_worker *worker, const cf_call *
     j.weight = *cf_call_in(call, 4);
     j.dx = call->v[0];
     if (j.rows * j.n == 0) return CFX_OK;
-    CF_MEMORY(call->dtype, cf_common_dtype(v, 3), run_entropy_bw, worker, j);
+    CF_MEMORY(call->dtype, cf_common_dtype(v, 3), run_entropy_bw, worker, j, cf_rows_fit(v, 3, j.lanes));
     return cf_cuda_launched("crossentropy_bw");
 }
 
@@ -252,28 +271,38 @@ typedef struct norm_job {
     double *sums; /* [2, row blocks, n]: of dy xhat, and of dy */
 } norm_job;
 
+/* Gamma or beta; ones where there is none. */
+template <class M, int N> struct weights : cf_span<M, N> {
+    __device__ weights(const cf_view &v, int64_t n) : cf_span<M, N>(v, 0, v.stride[0], n) {}
+    __device__ __forceinline__ cf_items<typename M::C, N> items(int64_t k) const {
+        if (this->v.data) return cf_span<M, N>::items(k);
+        return cf_map_items<typename M::C, N>(k, [](int64_t) { return 1; });
+    }
+};
+
 /* y = (x - mean) rstd gamma + beta.  A mean over nothing is NaN. */
-template <class M> __global__ void norm_rows(const norm_job j) {
+template <class M, int N> __global__ void norm_rows(const norm_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
-    const int64_t step = j.y.stride[1];
+    const weights<M, N> gamma(j.gamma, j.n), beta(j.beta, j.n);
     for (int64_t r = t.first; r < j.rows; r += t.step) {
-        const line<M> x(j.x, r);
-        const int64_t out = r * j.y.stride[0];
-        const double mean = cf_row_sum<C>(t, j.n, room, x) / (double)j.n;
+        const auto x = cf_row_span<M, N>(j.x, r), y = cf_row_span<M, N>(j.y, r);
+        const cf_row<N> row = {t, j.n, x.begin(), room};
+        const double mean = cf_row_sum<C>(
+                                row, [](C v) { return v; }, x) /
+                            (double)j.n;
         const C middle = (C)mean;
-        const double squares = cf_row_sum<double>(t, j.n, room, [&](int64_t k) {
-            const double away = (double)(x(k) - middle); /* its square may not fit C where it does */
+        const auto square = [&](C v) {
+            const double away = (double)(v - middle); /* its square may not fit C where it does */
             return away * away;
-        });
-        const double rstd = 1 / sqrt(squares / (double)j.n + j.eps);
+        };
+        const double rstd = 1 / sqrt(cf_row_sum<double>(row, square, x) / (double)j.n + j.eps);
         const C scale = (C)rstd;
-        for (int64_t k = t.lane; k < j.n; k += t.lanes) {
-            C y = (x(k) - middle) * scale;
-            if (j.affine) y = y * M::get(j.gamma, k * j.gamma.stride[0]) + M::get(j.beta, k * j.beta.stride[0]);
-            M::put(j.y, out + k * step, y);
-        }
+        const auto normal = [&](int64_t, C v, C g, C b) {
+            return j.affine ? (v - middle) * scale * g + b : (v - middle) * scale;
+        };
+        cf_row_make(row, y, normal, x, gamma, beta);
         if (t.lane > 0) continue;
         cf_write<double>(j.mean, r, mean);
         cf_write<double>(j.rstd, r, rstd);
@@ -281,56 +310,64 @@ template <class M> __global__ void norm_rows(const norm_job j) {
 }
 
 /* dx = rstd (h - mean(h) - xhat mean(h xhat)) with h = dy gamma. */
-template <class M> __global__ void norm_gradient(const norm_job j) {
+template <class M, int N> __global__ void norm_gradient(const norm_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS / CF_WARP];
     const cf_team t = cf_team_of(j.lanes);
+    const weights<M, N> gamma(j.gamma, j.n);
     for (int64_t r = t.first; r < j.rows; r += t.step) {
-        const line<M> x(j.x, r), dy(j.dy, r);
+        const auto x = cf_row_span<M, N>(j.x, r), dy = cf_row_span<M, N>(j.dy, r), dx = cf_row_span<M, N>(j.dx, r);
+        const cf_row<N> row = {t, j.n, x.begin(), room};
         const C middle = cf_read<C>(j.mean, r), scale = cf_read<C>(j.rstd, r);
-        const auto xhat = [&](int64_t k) { return (x(k) - middle) * scale; };
-        const auto h = [&](int64_t k) { return j.affine ? dy(k) * M::get(j.gamma, k * j.gamma.stride[0]) : dy(k); };
-        const C mean_h = (C)(cf_row_sum<C>(t, j.n, room, h) / (double)j.n);
-        const C mean_hx = (C)(cf_row_sum<C>(t, j.n, room, [&](int64_t k) { return h(k) * xhat(k); }) / (double)j.n);
-        const int64_t out = r * j.dx.stride[0], step = j.dx.stride[1];
-        for (int64_t k = t.lane; k < j.n; k += t.lanes)
-            M::put(j.dx, out + k * step, scale * (h(k) - mean_h - xhat(k) * mean_hx));
+        const auto product = [&](C h, C g, C v) { return h * g * ((v - middle) * scale); };
+        const C mean_h = (C)(cf_row_sum<C>(
+                                 row, [](C h, C g) { return h * g; }, dy, gamma) /
+                             (double)j.n);
+        const C mean_hx = (C)(cf_row_sum<C>(row, product, dy, gamma, x) / (double)j.n);
+        const auto slope = [&](int64_t, C h, C g, C v) {
+            return scale * (h * g - mean_h - (v - middle) * scale * mean_hx);
+        };
+        cf_row_make(row, dx, slope, dy, gamma, x);
     }
 }
 
-/* Block (b, s) sums row block b of strip s. */
-template <class M> __global__ void norm_columns(const norm_job j, int64_t blocks) {
+/* A block sums a row block of a strip. */
+template <class M, int N> __global__ void norm_columns(const norm_job j, int64_t blocks) {
     typedef typename M::C C;
-    __shared__ double room[CF_THREADS];
-    const int64_t strips = (j.n + CF_STRIP - 1) / CF_STRIP;
-    for (int64_t item = blockIdx.x; item < blocks * strips; item += gridDim.x) {
-        const int64_t b = item / strips, col = item % strips * CF_STRIP + threadIdx.x % CF_STRIP;
-        const int64_t from = b * j.block_rows, end = from + j.block_rows < j.rows ? from + j.block_rows : j.rows;
-        double dgamma = 0, dbeta = 0;
-        for (int64_t r = from + threadIdx.x / CF_STRIP; r < end && col < j.n; r += CF_STRIP_LANES) {
-            const C dy = M::get(j.dy, r * j.dy.stride[0] + col * j.dy.stride[1]);
-            const C x = M::get(j.x, r * j.x.stride[0] + col * j.x.stride[1]);
-            dgamma += (double)(dy * ((x - cf_read<C>(j.mean, r)) * cf_read<C>(j.rstd, r)));
-            dbeta += (double)dy;
+    __shared__ double room[CF_THREADS * N];
+    for (int64_t item = blockIdx.x; item < blocks * cf_strips<N>(j.n); item += gridDim.x) {
+        const cf_strip_part p = cf_strip_part_of<N>(item, j.rows, j.n, j.block_rows);
+        double dgammas[N] = {}, dbetas[N] = {};
+        for (int64_t r = p.from; r < p.end && p.col < j.n; r += CF_STRIP_LANES) {
+            const C middle = cf_read<C>(j.mean, r), scale = cf_read<C>(j.rstd, r);
+            const cf_items<C, N> dy = cf_row_span<M, N>(j.dy, r).items(p.col),
+                                 x = cf_row_span<M, N>(j.x, r).items(p.col);
+            for (int k = 0; k < N; k++) {
+                dgammas[k] += (double)(dy.x[k] * ((x.x[k] - middle) * scale));
+                dbetas[k] += (double)dy.x[k];
+            }
         }
-        dgamma = cf_strip_sum(dgamma, room);
-        dbeta = cf_strip_sum(dbeta, room);
-        if (threadIdx.x >= CF_STRIP || col >= j.n) continue;
-        j.sums[b * j.n + col] = dgamma;
-        j.sums[(blocks + b) * j.n + col] = dbeta;
+        const double dgamma = cf_strip_sum(dgammas, room), dbeta = cf_strip_sum(dbetas, room);
+        if (p.sum_col < 0) continue;
+        j.sums[p.block * j.n + p.sum_col] = dgamma;
+        j.sums[(blocks + p.block) * j.n + p.sum_col] = dbeta;
     }
 }
 
-template <class M> static void run_norm(cf_worker *worker, const norm_job &j) {
-    CF_LAUNCH_TEAM(norm_rows<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+template <class M> static void run_norm(cf_worker *worker, const norm_job &j, bool wide) {
+    const auto layernorm = wide ? norm_rows<M, M::WIDTH> : norm_rows<M, 1>;
+    CF_LAUNCH_TEAM(layernorm, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
 }
-template <class M> static void run_norm_bw(cf_worker *worker, const norm_job &j) {
-    const int64_t blocks = cf_row_blocks(j.rows);
+template <class M> static void run_norm_bw(cf_worker *worker, const norm_job &j, bool wide) {
+    const cf_view *const v[] = {&j.dy, &j.x};
+    const bool columns = cf_columns_fit(v, 2);
+    const int64_t blocks = cf_row_blocks(j.rows), strips = columns ? cf_strips<M::WIDTH>(j.n) : cf_strips<1>(j.n);
+    const auto sums = columns ? norm_columns<M, M::WIDTH> : norm_columns<M, 1>;
+    const auto layernorm_bw = wide ? norm_gradient<M, M::WIDTH> : norm_gradient<M, 1>;
     /* before dx is written, which may lie where dy does */
     if (j.sums)
-        CF_LAUNCH_TEAM(norm_columns<M>, cf_cuda_blocks(worker, blocks * cf_strips(j.n) * CF_THREADS), CF_THREADS,
-                       worker, j, blocks);
-    if (j.rows) CF_LAUNCH_TEAM(norm_gradient<M>, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
+        CF_LAUNCH_TEAM(sums, cf_cuda_blocks(worker, blocks * strips * CF_THREADS), CF_THREADS, worker, j, blocks);
+    if (j.rows) CF_LAUNCH_TEAM(layernorm_bw, cf_cuda_blocks(worker, j.rows * j.lanes), CF_THREADS, worker, j);
 }
 
 static norm_job norm_of(const cf_view *x) {
@@ -355,7 +392,8 @@ extern "C" cfx_status cf_cuda_layernorm(cf_worker *worker, const cf_call *call) 
     j.affine = call->nin > 1;
     if (j.affine) j.gamma = *cf_call_in(call, 1), j.beta = *cf_call_in(call, 2);
     if (j.rows == 0) return CFX_OK;
-    CF_MEMORY(call->dtype, cf_common_dtype(v, j.affine ? 4 : 2), run_norm, worker, j);
+    const int views = j.affine ? 4 : 2;
+    CF_MEMORY(call->dtype, cf_common_dtype(v, views), run_norm, worker, j, cf_rows_fit(v, views, j.lanes));
     return cf_cuda_launched("layernorm");
 }
 
@@ -374,9 +412,10 @@ extern "C" cfx_status cf_cuda_layernorm_bw(cf_worker *worker, const cf_call *cal
         j.sums = (double *)cf_cuda_scratch(worker, (size_t)(2 * blocks * j.n) * sizeof(double));
         if (!j.sums) return CFX_EMEMORY;
     }
-    CF_MEMORY(call->dtype, cf_common_dtype(v, j.affine ? 4 : 3), run_norm_bw, worker, j);
+    const int views = j.affine ? 4 : 3;
+    CF_MEMORY(call->dtype, cf_common_dtype(v, views), run_norm_bw, worker, j, cf_rows_fit(v, views, j.lanes));
     for (int k = 0; j.sums && k < 2; k++)
-        CF_LAUNCH_TEAM(cf_join_strips<double>, cf_strips(j.n), CF_THREADS, worker, j.sums + k * blocks * j.n, blocks,
+        CF_LAUNCH_TEAM(cf_join_strips<double>, cf_strips<1>(j.n), CF_THREADS, worker, j.sums + k * blocks * j.n, blocks,
                        j.n, call->v[1 + k]);
     return cf_cuda_launched("layernorm_bw");
 }

@@ -1,43 +1,18 @@
 /* rows.cuh: what kernels over the rows and columns of float matrices share.
  *
- * A row has a team of threads: a warp if it is short, else a block.  Columns are summed in strips: a block has a
- * warp's width of columns, so that memory is read in order, and a few lanes of rows; its partial sums lie on a grid
- * of row blocks that the number of rows alone fixes.
+ * A row has a team of threads: a warp if it is short, else a block.  Columns are summed in strips: each thread of a
+ * warp has one column, or the N of 16 bytes, so that memory is read in order, and a block has a few lanes of rows; its
+ * partial sums lie on a grid of row blocks that the number of rows alone fixes.
  */
 #ifndef CF_CUDA_ROWS_CUH
 #define CF_CUDA_ROWS_CUH
 
-#include "cuda/kernel.cuh"
+#include "cuda/items.cuh"
 
-/* ---- memory ------------------------------------------------------------------------------------------------- */
-
-/* Views of one dtype T, or of any, as the compute type C. */
-template <class C_, class T> struct cf_typed {
-    typedef C_ C;
-    __device__ static inline C get(const cf_view &v, int64_t at) { return cf_as<C>(((const T *)v.data)[at]); }
-    __device__ static inline void put(const cf_view &v, int64_t at, C x) { ((T *)v.data)[at] = cf_store<T>::from(x); }
-};
-template <class C_> struct cf_untyped {
-    typedef C_ C;
-    __device__ static inline C get(const cf_view &v, int64_t at) { return cf_get<C>(v.data, v.dtype, at); }
-    __device__ static inline void put(const cf_view &v, int64_t at, C x) { cf_put<C>(v.data, v.dtype, at, x); }
-};
-
-/* The dtype of the n views, or -1 if they differ. */
-static inline int cf_common_dtype(const cf_view *const *v, int n) {
-    for (int k = 1; k < n; k++)
-        if (v[k]->dtype != v[0]->dtype) return -1;
-    return v[0]->dtype;
+/* Row r of a matrix. */
+template <class M, int N> __device__ __forceinline__ cf_span<M, N> cf_row_span(const cf_view &v, int64_t r) {
+    return cf_span<M, N>(v, r * v.stride[0], v.stride[1], v.shape[1]);
 }
-
-/* Runs `f<M>(...)`, M being how views of the dtype `common` are seen by what computes in `dtype`. */
-#define CF_MEMORY(dtype, common, f, ...)                                                                           \
-    ((dtype) == CFX_FLOAT64                                                                                        \
-         ? (common) == CFX_FLOAT64 ? f<cf_typed<double, double>>(__VA_ARGS__) : f<cf_untyped<double>>(__VA_ARGS__) \
-     : (common) == CFX_FLOAT32  ? f<cf_typed<float, float>>(__VA_ARGS__)                                           \
-     : (common) == CFX_BFLOAT16 ? f<cf_typed<float, cf_bf16>>(__VA_ARGS__)                                         \
-     : (common) == CFX_FLOAT16  ? f<cf_typed<float, cf_f16>>(__VA_ARGS__)                                          \
-                                : f<cf_untyped<float>>(__VA_ARGS__))
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
@@ -82,35 +57,79 @@ template <class C> __device__ inline C cf_team_max(const cf_team &t, C x, double
     return x;
 }
 
-/* The sum of f(k) for k < n, k being this lane's; in C up to CF_ROW_FOLD elements, then in double. */
-template <class C, class F> __device__ inline double cf_lane_sum(const cf_team &t, int64_t n, F f) {
-    double sum = 0;
-    for (int64_t k = t.lane; k < n;) {
-        const int64_t fold = k + (int64_t)CF_ROW_FOLD * t.lanes, end = fold < n ? fold : n;
-        C part = 0;
-        for (; k < end; k += t.lanes) part += f(k);
-        sum += (double)part;
-    }
+/* A row of n elements as its team goes through it, each lane N at a time.  room [CF_THREADS / CF_WARP] is shared. */
+template <int N> struct cf_row {
+    cf_team team;
+    int64_t n, begin; /* begin: of its spans */
+    double *room;
+    __device__ int64_t first() const { return begin + (int64_t)team.lane * N; }
+    __device__ int64_t step() const { return (int64_t)team.lanes * N; }
+    /* Pieces at either end of the row may have elements that are not in it. */
+    __device__ bool has(int64_t k) const { return N == 1 || (k >= 0 && k < n); }
+};
+
+template <class C, int N, class F, class... X>
+__device__ __forceinline__ C cf_add_items(const cf_row<N> &row, C sum, int64_t k, F f, const X &...x) {
+    for (int i = 0; i < N; i++)
+        if (row.has(k + i)) sum += f(x.x[i]...);
     return sum;
 }
-template <class C, class F> __device__ inline double cf_row_sum(const cf_team &t, int64_t n, double *room, F f) {
-    return cf_team_sum(t, cf_lane_sum<C>(t, n, f), room);
+/* The sum of f(elements of the spans); in C up to CF_ROW_FOLD of a lane, then in double.  Every thread gets it. */
+template <class C, int N, class F, class... L>
+__device__ inline double cf_row_sum(const cf_row<N> &row, F f, const L &...spans) {
+    double sum = 0;
+    for (int64_t k = row.first(); k < row.n;) {
+        const int64_t fold = k + (int64_t)CF_ROW_FOLD * row.team.lanes, end = fold < row.n ? fold : row.n;
+        C part = 0;
+        for (; k < end; k += row.step()) part = cf_add_items(row, part, k, f, spans.items(k)...);
+        sum += (double)part;
+    }
+    return cf_team_sum(row.team, sum, row.room);
 }
 /* -inf for an empty row; a NaN may be passed over. */
-template <class C, class F> __device__ inline C cf_row_max(const cf_team &t, int64_t n, double *room, F f) {
-    C most = -(C)INFINITY;
-    for (int64_t k = t.lane; k < n; k += t.lanes) {
-        const C x = f(k);
-        most = x > most ? x : most;
+template <class L, int N> __device__ inline typename L::C cf_row_max(const cf_row<N> &row, const L &span) {
+    typename L::C most = -(typename L::C)INFINITY;
+    for (int64_t k = row.first(); k < row.n; k += row.step()) {
+        const auto x = span.items(k);
+        for (int i = 0; i < N; i++) most = row.has(k + i) && x.x[i] > most ? x.x[i] : most;
     }
-    return cf_team_max(t, most, room);
+    return cf_team_max(row.team, most, row.room);
+}
+
+template <class C, int N, class F, class... X>
+__device__ __forceinline__ cf_items<C, N> cf_map_items(int64_t k, F f, const X &...x) {
+    cf_items<C, N> y;
+    for (int i = 0; i < N; i++) y.x[i] = f(k + i, x.x[i]...);
+    return y;
+}
+/* Element k of `out` <- f(k, elements of the spans); out may lie where one of them does. */
+template <class Out, int N, class F, class... L>
+__device__ inline void cf_row_make(const cf_row<N> &row, const Out &out, F f, const L &...spans) {
+    for (int64_t k = row.first(); k < row.n; k += row.step())
+        out.put(k, cf_map_items<typename Out::C, N>(k, f, spans.items(k)...));
+}
+
+/* Whether the rows of these views can be moved 16 bytes at a time: they are of one dtype, their elements lie together,
+ * and of each row all views have the same part of its first 16 bytes.  A view of one dimension is there for every row.
+ * In rows so short that more than half of the lanes would have nothing, each lane takes one element. */
+static inline bool cf_rows_fit(const cf_view *const *v, int n, int lanes) {
+    const cf_view *x = v[0];
+    const int64_t size = cf_float_size(x->dtype);
+    if (cf_common_dtype(v, n) < 0 || x->shape[x->ndim - 1] * size < 8 * lanes) return false;
+    for (int k = 0; k < n; k++) {
+        if (v[k]->stride[v[k]->ndim - 1] != 1 || ((uintptr_t)v[k]->data - (uintptr_t)x->data) % 16 != 0) return false;
+        for (int d = 0; d < x->ndim - 1; d++) {
+            const int64_t stride = d < v[k]->ndim - 1 ? v[k]->stride[d] : 0;
+            if (x->shape[d] > 1 && (stride - x->stride[d]) * size % 16 != 0) return false;
+        }
+    }
+    return true;
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------------ */
 
 enum {
-    CF_STRIP = CF_WARP,
-    CF_STRIP_LANES = CF_THREADS / CF_STRIP,
+    CF_STRIP_LANES = CF_THREADS / CF_WARP,
     CF_STRIP_ROWS = 64, /* of a block, at least */
     CF_ROW_BLOCKS = 256 /* at most */
 };
@@ -123,30 +142,66 @@ static inline int64_t cf_row_block(int64_t rows) {
 static inline int64_t cf_row_blocks(int64_t rows) {
     return rows > 0 ? (rows + cf_row_block(rows) - 1) / cf_row_block(rows) : 1;
 }
-static inline int64_t cf_strips(int64_t cols) { return (cols + CF_STRIP - 1) / CF_STRIP; }
 
-/* The sum over the lanes of each column of the strip, in order; lane 0 gets it.  room [CF_THREADS] is shared, and
- * free again when it returns.  All threads of the block must call it. */
-__device__ static inline double cf_strip_sum(double x, double *room) {
-    room[threadIdx.x] = x;
+/* Columns of a strip whose threads have N each, and how many strips there are. */
+template <int N> constexpr int64_t cf_strip = CF_WARP *N;
+template <int N> __host__ __device__ static inline int64_t cf_strips(int64_t cols) {
+    return (cols + cf_strip<N> - 1) / cf_strip<N>;
+}
+
+/* This thread's part of a strip of a row block. */
+struct cf_strip_part {
+    int64_t block, from, end; /* rows from, from + CF_STRIP_LANES, .. below end */
+    int64_t col;              /* its first column */
+    int64_t sum_col;          /* the column whose sum it gets; -1: none */
+};
+template <int N>
+__device__ inline cf_strip_part cf_strip_part_of(int64_t item, int64_t rows, int64_t cols, int64_t block_rows) {
+    const int64_t strips = cf_strips<N>(cols), begin = item % strips * cf_strip<N>, sum_col = begin + threadIdx.x;
+    cf_strip_part p;
+    p.block = item / strips;
+    p.from = p.block * block_rows + threadIdx.x / CF_WARP;
+    p.end = (p.block + 1) * block_rows < rows ? (p.block + 1) * block_rows : rows;
+    p.col = begin + threadIdx.x % CF_WARP * N;
+    p.sum_col = threadIdx.x < cf_strip<N> && sum_col < cols ? sum_col : -1;
+    return p;
+}
+
+/* The sums over the lanes of each column of the strip, in order; the threads get them one by one: see sum_col.
+ * room [CF_THREADS * N] is shared, and free again when it returns.  All threads of the block must call it. */
+template <int N> __device__ inline double cf_strip_sum(const double (&x)[N], double *room) {
+    for (int k = 0; k < N; k++) room[threadIdx.x * N + k] = x[k];
     __syncthreads();
-    if (threadIdx.x < CF_STRIP)
-        for (int k = 1; k < CF_STRIP_LANES; k++) x += room[k * CF_STRIP + (int)threadIdx.x];
+    double sum = 0;
+    if (threadIdx.x < cf_strip<N>) {
+        sum = room[threadIdx.x];
+        for (int k = 1; k < CF_STRIP_LANES; k++) sum += room[k * cf_strip<N> + threadIdx.x];
+    }
     __syncthreads();
-    return x;
+    return sum;
 }
 
 /* out [cols] <- the sums of partial [blocks, cols]; a block a strip. */
 template <class P>
 __global__ void cf_join_strips(const P *__restrict__ partial, int64_t blocks, int64_t cols, const cf_view out) {
     __shared__ double room[CF_THREADS];
-    const int64_t col = (int64_t)blockIdx.x * CF_STRIP + threadIdx.x % CF_STRIP;
-    double sum = 0;
+    const int64_t col = (int64_t)blockIdx.x * CF_WARP + threadIdx.x % CF_WARP;
+    double sums[1] = {0};
     if (col < cols)
-        for (int64_t b = threadIdx.x / CF_STRIP; b < blocks; b += CF_STRIP_LANES)
-            sum += (double)partial[b * cols + col];
-    sum = cf_strip_sum(sum, room);
-    if (threadIdx.x < CF_STRIP && col < cols) cf_write<double>(out, col, sum);
+        for (int64_t b = threadIdx.x / CF_WARP; b < blocks; b += CF_STRIP_LANES)
+            sums[0] += (double)partial[b * cols + col];
+    const double sum = cf_strip_sum(sums, room);
+    if (threadIdx.x < CF_WARP && col < cols) cf_write<double>(out, col, sum);
+}
+
+/* Whether columns of these matrices can be moved 16 bytes at a time: they are of one dtype, all rows begin at multiples
+ * of 16 and are made of them, and at least half of a strip's threads have some. */
+static inline bool cf_columns_fit(const cf_view *const *v, int n) {
+    const int64_t size = cf_float_size(v[0]->dtype), bytes = v[0]->shape[1] * size;
+    bool fit = cf_common_dtype(v, n) >= 0 && bytes % 16 == 0 && bytes >= CF_WARP * 8;
+    for (int k = 0; k < n; k++)
+        fit = fit && v[k]->stride[1] == 1 && v[k]->stride[0] * size % 16 == 0 && cf_aligned(v[k]->data);
+    return fit;
 }
 
 #endif

@@ -38,6 +38,39 @@ static int reduce_dtype(int op, int dtype) {
     return !cf_is_float(dtype) && (op == CF_OP_sum || op == CF_OP_prod) ? CFX_INT64 : dtype;
 }
 
+/* The last `reduced` of the dimensions. */
+static void check_reduction(const table *t, int op, int dtype, const int64_t shape[3], int reduced,
+                            enum layout layout) {
+    const int kept = 3 - reduced;
+    tensor x = make_as(layout, dtype, 3, shape), y = make(reduce_dtype(op, dtype), kept, shape);
+    const int64_t n = numel(&x) / numel(&y), is_prod = op == CF_OP_prod;
+    randomize(&x, is_prod ? 0.9 : -50, is_prod ? 1.1 : 50);
+    call c = CALL(op, reduce_dtype(op, dtype), 1, &y, &x);
+    if (op >= CF_OP_any) c.head.dtype = (uint8_t)dtype;
+    c.head.i[0] = reduced;
+    c.head.p[0] = n > 1;
+    CHECK_STATUS(run(t, &c), CFX_OK);
+    double *row = malloc((size_t)n * sizeof *row), scale = 0;
+    int bad = 0;
+    for (int64_t r = 0; r < numel(&y); r++) {
+        for (int64_t i = 0; i < n; i++) row[i] = get(&x, r * n + i);
+        double expected = reduce_meaning(op, row, n, c.head.p[0]), got = get(&y, r);
+        if (is_prod && n > 2000) continue; /* its rounding grows */
+        scale = op == CF_OP_sum ? 50 * sqrt((double)n) : op == CF_OP_mean ? 50 / sqrt((double)n) : fabs(expected);
+        const double units = is_prod ? 2 + (double)n / 4 : 8;
+        if (!cf_is_float(y.v.dtype) ? got == expected
+                                    : close_to(y.v.dtype, got, expected, units) ||
+                                          fabs(got - expected) < (dtype == CFX_FLOAT64 ? 1e-13 : 1e-6) * scale)
+            continue;
+        if (bad++) continue;
+        printf("# %s %s %s [%lld, %lld, %lld] by %d, layout %d, at %d, result %lld: %.9g, not %.9g\n", t->name,
+               cf_op_table[op].name, cfx_dtype_name(dtype), (long long)shape[0], (long long)shape[1],
+               (long long)shape[2], reduced, layout, begins, (long long)r, got, expected);
+    }
+    CHECK_EQ(bad, 0);
+    free(row), drop(&x), drop(&y);
+}
+
 TEST(every_reduction_means_what_its_formula_says_in_every_layout) {
     static const struct {
         int64_t shape[3];
@@ -49,42 +82,26 @@ TEST(every_reduction_means_what_its_formula_says_in_every_layout) {
         if (!takes(op, dtype)) continue;
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             for (enum layout layout = PACKED; layout < LAYOUTS; layout++) {
-                const int64_t *shape = cases[k].shape;
-                const int kept = 3 - cases[k].reduced;
-                tensor x = make_as(layout, dtype, 3, shape), y = make(reduce_dtype(op, dtype), kept, shape);
-                const int64_t n = numel(&x) / numel(&y), is_prod = op == CF_OP_prod;
-                if (n > 2000 && (layout == REPEATED || (dtype != CFX_FLOAT32 && dtype != CFX_INT64))) {
-                    drop(&x), drop(&y);
-                    continue;
-                }
-                randomize(&x, is_prod ? 0.9 : -50, is_prod ? 1.1 : 50);
-                call c = CALL(op, reduce_dtype(op, dtype), 1, &y, &x);
-                if (op >= CF_OP_any) c.head.dtype = (uint8_t)dtype;
-                c.head.i[0] = cases[k].reduced;
-                c.head.p[0] = n > 1;
-                CHECK_STATUS(run(t, &c), CFX_OK);
-                double *row = malloc((size_t)n * sizeof *row), scale = 0;
-                int bad = 0;
-                for (int64_t r = 0; r < numel(&y); r++) {
-                    for (int64_t i = 0; i < n; i++) row[i] = get(&x, r * n + i);
-                    double expected = reduce_meaning(op, row, n, c.head.p[0]), got = get(&y, r);
-                    if (is_prod && n > 2000) continue; /* its rounding grows */
-                    scale = op == CF_OP_sum    ? 50 * sqrt((double)n)
-                            : op == CF_OP_mean ? 50 / sqrt((double)n)
-                                               : fabs(expected);
-                    const double units = is_prod ? 2 + (double)n / 4 : 8;
-                    if (!cf_is_float(y.v.dtype)
-                            ? got == expected
-                            : close_to(y.v.dtype, got, expected, units) ||
-                                  fabs(got - expected) < (dtype == CFX_FLOAT64 ? 1e-13 : 1e-6) * scale)
-                        continue;
-                    if (bad++) continue;
-                    printf("# %s %s %s case %zu layout %d result %lld: %.9g, not %.9g\n", t->name, cf_op_table[op].name,
-                           cfx_dtype_name(dtype), k, layout, (long long)r, got, expected);
-                }
-                CHECK_EQ(bad, 0);
-                free(row), drop(&x), drop(&y);
+                int64_t n = 1;
+                for (int d = 3 - cases[k].reduced; d < 3; d++) n *= cases[k].shape[d];
+                if (n <= 2000 || (layout != REPEATED && (dtype == CFX_FLOAT32 || dtype == CFX_INT64)))
+                    check_reduction(t, op, dtype, cases[k].shape, cases[k].reduced, layout);
             }
+    }
+}
+
+/* Backends move whole pieces of memory where they can: rows begin and end within them. */
+TEST(a_reduction_of_rows_is_right_wherever_they_begin_and_end) {
+    static const int64_t longer[] = {127, 128, 129, 257, 1023, 1025, 1031, 9001};
+    EACH_TABLE(t) for (int op = CF_OP_sum; op <= CF_OP_argmin; op++) for (int dtype = 0; dtype < CFX_DTYPES; dtype++) {
+        if (!takes(op, dtype)) continue;
+        for (begins = 0; begins < 4; begins++) {
+            for (int64_t n = 1 + (op + dtype) % 3; n <= 70; n += 3)
+                check_reduction(t, op, dtype, (int64_t[]){1, 3, n}, 1, PACKED);
+            for (int k = (op + dtype) % 2; k < 8; k += 2)
+                check_reduction(t, op, dtype, (int64_t[]){1, 3, longer[k]}, 1, PACKED);
+        }
+        begins = 0;
     }
 }
 
@@ -322,53 +339,69 @@ static double loss_meaning(int op, double x, double y, double delta) {
     }
 }
 
+static void check_loss(const table *t, int k, int dtype, int reduction, enum layout layout, int64_t rows,
+                       int64_t cols) {
+    const int64_t shape[] = {rows, cols};
+    tensor x = make_as(layout, dtype, 2, shape), y = make(dtype, 2, shape);
+    tensor out = reduction ? scalar(dtype) : make_as(layout, dtype, 2, shape), dx = make_as(layout, dtype, 2, shape);
+    tensor dy = reduction ? scalar(dtype) : make(dtype, 2, shape);
+    randomize(&x, -3, 3), randomize(&y, 0, 1), randomize(&dy, 0.5, 1.5);
+    const double delta = 0.75, n = (double)numel(&x);
+    call c = CALL(losses[k], dtype, 1, &out, &x, &y);
+    c.head.i[0] = reduction;
+    c.head.p[0] = delta;
+    CHECK_STATUS(run(t, &c), CFX_OK);
+    double sum = 0;
+    int bad = 0;
+    for (int64_t i = 0; i < numel(&x); i++) {
+        const double loss = loss_meaning(losses[k], get(&x, i), get(&y, i), delta);
+        sum += loss;
+        bad += !reduction && !close_to(dtype, get(&out, i), loss, 8);
+    }
+    const double units = n > 1000 ? 64 : 8; /* both sums round */
+    if (reduction) CHECK(close_to(dtype, get(&out, 0), reduction == CFX_MEAN ? sum / n : sum, units));
+    for (int of_y = 0; of_y < 2; of_y++) {
+        c = CALL(losses_bw[k], dtype, 1, &dx, &dy, &x, &y);
+        c.head.i[0] = reduction;
+        c.head.i[1] = of_y;
+        c.head.p[0] = delta;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        for (int64_t i = 0; i < numel(&x); i++) { /* against a difference quotient */
+            const double a = get(&x, i), b = get(&y, i), h = 1e-6, g = reduction ? get(&dy, 0) : get(&dy, i);
+            if (fabs(a - b) < 1e-5) continue;
+            const double up = loss_meaning(losses[k], a + (of_y ? 0 : h), b + (of_y ? h : 0), delta);
+            const double down = loss_meaning(losses[k], a - (of_y ? 0 : h), b - (of_y ? h : 0), delta);
+            const double expected = g * (up - down) / (2 * h) / (reduction == CFX_MEAN ? n : 1);
+            bad += fabs(get(&dx, i) - expected) >
+                   (dtype < CFX_FLOAT32 ? 2e-2 : 2e-6) * (fabs(expected) + (reduction == CFX_MEAN ? 1 / n : 1));
+        }
+    }
+    if (!CHECK_EQ(bad, 0))
+        printf("# %s %s %s %d %d: [%lld, %lld] at %d\n", t->name, cf_op_table[losses[k]].name, cfx_dtype_name(dtype),
+               reduction, layout, (long long)rows, (long long)cols, begins);
+    drop(&x), drop(&y), drop(&out), drop(&dx), drop(&dy);
+}
+
 TEST(losses_and_their_gradients_follow_their_formulas) {
     EACH_TABLE(t)
     for (int k = 0; k < 4; k++)
         for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++)
             for (int reduction = CFX_NONE; reduction <= CFX_SUM; reduction++)
-                for (enum layout layout = PACKED; layout < REPEATED; layout++) {
-                    tensor x = make_as(layout, dtype, SHAPE(31, 19)), y = make(dtype, SHAPE(31, 19));
-                    tensor out = reduction ? scalar(dtype) : make_as(layout, dtype, SHAPE(31, 19)),
-                           dx = make_as(layout, dtype, SHAPE(31, 19));
-                    tensor dy = reduction ? scalar(dtype) : make(dtype, SHAPE(31, 19));
-                    randomize(&x, -3, 3), randomize(&y, 0, 1), randomize(&dy, 0.5, 1.5);
-                    const double delta = 0.75, n = (double)numel(&x);
-                    call c = CALL(losses[k], dtype, 1, &out, &x, &y);
-                    c.head.i[0] = reduction;
-                    c.head.p[0] = delta;
-                    CHECK_STATUS(run(t, &c), CFX_OK);
-                    double sum = 0;
-                    int bad = 0;
-                    for (int64_t i = 0; i < numel(&x); i++) {
-                        const double loss = loss_meaning(losses[k], get(&x, i), get(&y, i), delta);
-                        sum += loss;
-                        bad += !reduction && !close_to(dtype, get(&out, i), loss, 8);
-                    }
-                    if (reduction) CHECK(close_to(dtype, get(&out, 0), reduction == CFX_MEAN ? sum / n : sum, 8));
-                    for (int of_y = 0; of_y < 2; of_y++) {
-                        c = CALL(losses_bw[k], dtype, 1, &dx, &dy, &x, &y);
-                        c.head.i[0] = reduction;
-                        c.head.i[1] = of_y;
-                        c.head.p[0] = delta;
-                        CHECK_STATUS(run(t, &c), CFX_OK);
-                        for (int64_t i = 0; i < numel(&x); i++) { /* against a difference quotient */
-                            const double a = get(&x, i), b = get(&y, i), h = 1e-6,
-                                         g = reduction ? get(&dy, 0) : get(&dy, i);
-                            if (fabs(a - b) < 1e-5) continue;
-                            const double up = loss_meaning(losses[k], a + (of_y ? 0 : h), b + (of_y ? h : 0), delta);
-                            const double down = loss_meaning(losses[k], a - (of_y ? 0 : h), b - (of_y ? h : 0), delta);
-                            const double expected = g * (up - down) / (2 * h) / (reduction == CFX_MEAN ? n : 1);
-                            bad += fabs(get(&dx, i) - expected) >
-                                   (dtype < CFX_FLOAT32 ? 2e-2 : 2e-6) *
-                                       (fabs(expected) + (reduction == CFX_MEAN ? 1 / n : 1));
-                        }
-                    }
-                    if (!CHECK_EQ(bad, 0))
-                        printf("# %s %s %s %d %d\n", t->name, cf_op_table[losses[k]].name, cfx_dtype_name(dtype),
-                               reduction, layout);
-                    drop(&x), drop(&y), drop(&out), drop(&dx), drop(&dy);
+                for (enum layout layout = PACKED; layout < REPEATED; layout++)
+                    check_loss(t, k, dtype, reduction, layout, 31, 19);
+}
+
+TEST(a_loss_is_right_wherever_its_tensors_begin_and_end) {
+    EACH_TABLE(t)
+    for (int k = 0; k < 4; k++)
+        for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++)
+            for (int reduction = CFX_NONE; reduction <= CFX_SUM; reduction++) {
+                for (begins = 0; begins < 4; begins++) {
+                    for (int64_t n = 1; n <= 70; n++) check_loss(t, k, dtype, reduction, PACKED, 1, n);
+                    check_loss(t, k, dtype, reduction, PACKED, 3, 3003); /* more than a chunk */
                 }
+                begins = 0;
+            }
 }
 
 TEST(a_loss_has_the_same_bits_with_every_team) {

@@ -268,6 +268,26 @@ TEST(layernorm_has_the_same_bits_with_any_team) {
 
 /* ---- dropout */
 
+/* Backends move whole pieces of memory where they can: rows begin and end within them. */
+TEST(rows_are_right_wherever_they_begin_and_end) {
+    static const int64_t longer[] = {127, 128, 129, 200, 255, 256, 257, 1025, 1030, 2051};
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (begins = 0; begins < 4; begins++)
+            for (int64_t k = 0; k < 80; k++) {
+                const int64_t n = k < 70 ? k + 1 : longer[k - 70];
+                const int dtype = float_types[(k + begins) % FLOAT_TYPES];
+                check_softmax(m, dtype, k % 2, 2, n, PACKED);
+                check_layernorm(m, dtype, 3, n, k % 3 > 0, PACKED);
+                check_crossentropy(
+                    m, (entropy){dtype, k % 2 ? -1 : CFX_INT64, 3, n, INT64_MIN, CFX_MEAN, k % 3 ? 0.1 : 0, PACKED});
+                if (!CHECK(edges_are_kept())) printf("# rows of %lld that begin at %d\n", (long long)n, begins);
+                free_views();
+            }
+        begins = -1;
+    }
+}
+
 TEST(dropout_keeps_by_the_word_of_each_position) {
     EACH_MACHINE(m) {
         for (int t = 0; t < FLOAT_TYPES; t++)

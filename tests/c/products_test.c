@@ -358,6 +358,20 @@ TEST(dense_backward_is_the_slope_at_the_output_and_its_column_sums) {
     }
 }
 
+TEST(dense_backward_is_right_wherever_its_columns_lie) {
+    static const int64_t columns[] = {1, 31, 32, 33, 64, 66, 68, 127, 128, 129, 132, 136, 260, 264, 520};
+    EACH_MACHINE(m) {
+        for (begins = 0; begins < 4; begins++)
+            for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
+                for (int t = 0; t < FLOAT_TYPES; t++) {
+                    check_dense_bw(m, number_types[t], acts[(k + (size_t)t) % FUSED_ACTS], 70, columns[k], PACKED, 1);
+                    if (!CHECK(edges_are_kept())) printf("# %d columns at %d\n", (int)columns[k], begins);
+                    free_views();
+                }
+        begins = -1;
+    }
+}
+
 TEST(dense_backward_has_the_same_bits_with_any_team) {
     static uint64_t kept[3];
     EACH_MACHINE(m) {
