@@ -447,16 +447,18 @@ def rows_part(m):
             m.item(f"crossentropy_gradient_{way}", gradient_way, 3 * n * FLOAT + 2 * rows * ID, x, ids, way)
 
 
-def update(m, name, make, touched):
+def update(m, name, make, touched, count=1):
     n = 4096 if m.quick else 64 * MIB
-    w = nn.Parameter(m.rand(n))
-    w.grad = m.rand(n)
-    m.bandwidth(name, touched * n * FLOAT, make([w]).step)
+    ws = [nn.Parameter(m.rand(n // count)) for _ in range(count)]
+    for w in ws:
+        w.grad = m.rand(n // count)
+    m.bandwidth(name, touched * n * FLOAT, make(ws).step)
 
 
 def optim(m):
     m.item("optim_copy", copies, "optim")
     m.item("adam", update, "adam", lambda p: torch.optim.Adam(p, 1e-6, fused=True), 7)
+    m.item("adam_of_128", update, "adam_of_128", lambda p: torch.optim.Adam(p, 1e-6, fused=True), 7, 128)
     m.item("momentum", update, "momentum", lambda p: torch.optim.SGD(p, 1e-6, momentum=0.9, fused=True), 5)
     m.item("descent", update, "descent", lambda p: torch.optim.SGD(p, 1e-6, fused=True), 3)
 

@@ -101,10 +101,16 @@ end
 
 -- ---- optimisers ---------------------------------------------------------------------------------------------
 
-local function update(m, name, opt, touched)
+-- `count` tensors, 1 unless given, each with memory of its own.
+local function update(m, name, opt, touched, count)
   local cf, n = m.cf, m.quick and 4096 or 64 * 2 ^ 20
+  local function tensors()
+    local list = {}
+    for k = 1, count or 1 do list[k] = cf.rand(n / (count or 1)) end
+    return list
+  end
   m:item(name, function()
-    local model, grads = m:make(function() return {w = cf.rand(n)}, {w = cf.rand(n)} end)
+    local model, grads = m:make(function() return tensors(), tensors() end)
     local state = opt:setup(model)
     m:memory(name, touched * n * FLOAT, function() cf.optim.update(state, model, grads) end)
   end)
@@ -113,6 +119,7 @@ end
 local function optim(m)
   m:copy()
   update(m, "adam", m.cf.optim.Adam(1e-6), 7) -- parameter and two states both ways, and the gradient
+  update(m, "adam_of_128", m.cf.optim.Adam(1e-6), 7, 128)
   update(m, "momentum", m.cf.optim.Momentum(1e-6, 0.9), 5)
   update(m, "descent", m.cf.optim.Descent(1e-6), 3)
 end
