@@ -169,7 +169,12 @@ cfx_status cf_dnnl_begin(cf_worker *worker) {
 void cf_dnnl_end(cf_worker *worker) {
     cache *c = worker->local;
     if (!c) return;
-    while (c->count) drop_oldest(c);
+    for (int i = 0; i < BUCKETS; i++) {
+        for (entry *e = c->buckets[i], *next; e; e = next) {
+            next = e->next;
+            entry_free(e);
+        }
+    }
     if (c->stream) dnnl_stream_destroy(c->stream);
     if (c->engine) dnnl_engine_destroy(c->engine);
     free(c->pad);
