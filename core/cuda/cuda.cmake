@@ -1,8 +1,9 @@
 # The CUDA plugin, libconflux_cuda.so, where nvcc is found; and its kernels on the CPU, for tests.
 #
 # CONFLUX_CUDA: ON (fails without nvcc), OFF, AUTO.  CONFLUX_CUDA_ARCHITECTURES: what to compile for, as far as nvcc
-# knows it; the last one's intermediate code goes along, for what comes after it.  The default serves all GPUs since
-# Ampere, newer ones by way of that code; 80;86;89;90;100;120 is native to each and takes three times as long.
+# knows it; the last one's intermediate code goes along, for what comes after it.  The default is native to all GPUs
+# from Ampere to Hopper (code for sm_80 runs on sm_86 and sm_89, too); newer ones' drivers compile the intermediate code
+# at the first use.  The preset "package" is native to Blackwell, too, and takes twice as long.
 
 set(CONFLUX_CUDA AUTO CACHE STRING "Build the CUDA plugin: ON, OFF or AUTO")
 set(CONFLUX_CUDA_ARCHITECTURES "80;90" CACHE STRING "What the CUDA plugin is compiled for")
