@@ -35,8 +35,20 @@ CFX_API int pthread_create(pthread_t *out, const pthread_attr_t *attributes, voi
     return next(out, attributes, run, argument);
 }
 
+/* What an engine has left behind is about to end, and while threads end the list of them may be short. */
+static int threads_at_rest(void) {
+    int now = threads_now(), same = 0;
+    for (int wait = 0; wait < 1000 && same < 5; wait++) {
+        usleep(1000);
+        const int before = now;
+        now = threads_now();
+        same = now == before ? same + 1 : 0;
+    }
+    return now;
+}
+
 /* `room` threads more than there are now. */
-static void leave_room(int room) { atomic_store(&most, threads_now() + room); }
+static void leave_room(int room) { atomic_store(&most, threads_at_rest() + room); }
 static void leave_any(void) { atomic_store(&most, INT_MAX); }
 
 /* ---- engines there ------------------------------------------------------------------------------------ */
