@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "cpu/cpu.h"
+#include "isas.h"
 #ifdef CF_TEST_CUDA
 #include "emulated_backend.h"
 #endif
@@ -137,10 +138,7 @@ static inline void drop(tensor *t) { free(t->memory); }
 
 /* ---- calls ------------------------------------------------------------------------------------------------- */
 
-typedef struct table {
-    const char *name;
-    const cf_kernel *kernels;
-} table;
+typedef isa table;
 
 static cf_worker worker = {.threads = 2};
 
@@ -153,14 +151,7 @@ static inline const table *tables(void) {
     list[n] = (table){0};
     return list;
 #endif
-    list[n++] = (table){"base", cf_cpu_kernels_base};
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        list[n++] = (table){"avx2", cf_cpu_kernels_avx2};
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = (table){"avx512", cf_cpu_kernels_avx512};
-#endif
+    n = isas_here(list);
     list[n] = (table){0};
     return list;
 }

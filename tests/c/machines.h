@@ -15,6 +15,7 @@
 #include "cpu/backend.h"
 #include "cpu/cpu.h"
 #include "device/scratch.h"
+#include "isas.h"
 #ifdef CF_TEST_CUDA
 #include "emulated_backend.h"
 #endif
@@ -28,7 +29,8 @@ typedef struct machine {
     cf_worker worker;
 } machine;
 
-static const int teams[] = {1, 2, 3, 7};
+static const int teams[] = {1, 3, 2, 7};
+enum { TEAMS = SANITIZED ? 2 : 4 };
 
 /* The machine number k, or NULL past the last.  All views of the one before are freed. */
 static machine *machine_at(int k);
@@ -266,11 +268,7 @@ static inline cfx_status run_call(machine *m, int op, int dtype, int nout, run r
 
 static inline machine *machine_at(int k) {
     static machine m;
-    static struct {
-        const cf_kernel *kernels;
-        const char *isa;
-    } sets[3];
-    static int n;
+    isa sets[3];
 #ifdef CF_TEST_CUDA /* the kernels of core/cuda, run by the CPU */
     free_views();
     if (k > 0) {
@@ -282,26 +280,17 @@ static inline machine *machine_at(int k) {
     cf_emulated_begin(&m.worker);
     return &m;
 #endif
-    if (!n) {
-        sets[n].kernels = cf_cpu_kernels_base, sets[n++].isa = "base";
-#ifdef __x86_64__
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-            sets[n].kernels = cf_cpu_kernels_avx2, sets[n++].isa = "avx2";
-        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl"))
-            sets[n].kernels = cf_cpu_kernels_avx512, sets[n++].isa = "avx512";
-#endif
-    }
+    const int n = isas_here(sets);
     free_views();
     if (m.kernels) {
         cf_backend_cpu()->thread_end(&m.worker);
         cf_worker_scratch_free(&m.worker);
         memset(&m, 0, sizeof m);
     }
-    if (k >= 4 * n) return NULL;
-    m.kernels = sets[k / 4].kernels;
-    m.isa = sets[k / 4].isa;
-    m.worker.threads = teams[k % 4];
+    if (k >= TEAMS * n) return NULL;
+    m.kernels = sets[k / TEAMS].kernels;
+    m.isa = sets[k / TEAMS].name;
+    m.worker.threads = teams[k % TEAMS];
     random_state = SEED;
     if (!CHECK_STATUS(cf_backend_cpu()->thread_begin(&m.worker), CFX_OK)) abort();
     m.team = m.worker.threads; /* OMP_THREAD_LIMIT may allow fewer */

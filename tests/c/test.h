@@ -19,6 +19,13 @@
 
 #include "conflux.h"
 
+/* Whether a sanitizer watches: it makes tests several times slower, so that some try fewer inputs. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang_analyzer__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* Tests run in the order of the file: their constructors do, and each is put at the end of the list. */
 #define TEST(name)                                              \
     static void test_##name(void);                              \

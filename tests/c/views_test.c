@@ -6,11 +6,7 @@
 
 #include "queues.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang_analyzer__)
-enum { CHAINS = 4000 };
-#else
-enum { CHAINS = 100000 };
-#endif
+enum { CHAINS = SANITIZED ? 4000 : 100000 };
 enum { STEPS = 8, ROOM = 384 /* elements of a view at most */, TEXT = 1024 };
 
 static cfx_context *context;
