@@ -2,7 +2,8 @@
  *
  * A function that can fail returns a cfx_status; the place that knows the cause writes the message, once,
  * with cf_fail, and everyone above passes the status on with CF_TRY.  The message lives in a buffer of the
- * calling thread until the next failure there; cfx_error() shows it.
+ * calling thread until the next failure there; cfx_error() shows it.  That buffer is the library's (log.c): plugins
+ * have a copy of this file, and write there, too.
  */
 #ifndef CF_BASE_STATUS_H
 #define CF_BASE_STATUS_H
@@ -43,10 +44,5 @@ static inline cfx_status cf_copy_string(const char *text, char **out) {
 /* a * b and a + b of sizes, false on overflow. */
 static inline int cf_mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 static inline int cf_add_size(size_t a, size_t b, size_t *out) { return !__builtin_add_overflow(a, b, out); }
-
-/* Sends a line to the log hook; level 0 error, 1 warning, 2 info. */
-void cf_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What cfx_log_here gave this thread. */
-cfx_log cf_log_of_thread(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/overlap.h"
+#include "tensor/tensor.h"
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 
@@ -43,7 +43,7 @@ static int by_address(const void *a, const void *b) {
 }
 
 static bool same_strides(const cfx_tensor *a, const cfx_tensor *b) {
-    return memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
+    return cf_shape_same(a->_ndim, a->_stride, b->_stride);
 }
 
 /* The first replica in which tensors j and k lie otherwise to each other than in replica r; -1: there is none. */

@@ -5,7 +5,6 @@
 
 #include "comm/apart.h"
 #include "comm/comm.h"
-#include "tensor/overlap.h"
 #include "tensor/stretch.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------- */
@@ -61,7 +60,7 @@ static void parts_free(parts *p) {
     free(p->offsets);
 }
 
-static int64_t offset_of(const cfx_tensor *x) { return x->_offset * cfx_dtype_size(x->_dtype); }
+static int64_t offset_of(const cfx_tensor *x) { return x->_offset * cf_dtype_size(x->_dtype); }
 
 static cfx_status add_part(parts *p, const cf_part *like) {
     if (p->n == p->room) {
@@ -90,7 +89,7 @@ static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replic
                buffer->bytes == first->bytes && part->offset[r] == part->offset[0];
         for (int32_t b = 0; b < first->nbuckets && same; b++) same = buffer->buckets[b].to == first->buckets[b].to;
     }
-    const int64_t size = cfx_dtype_size(part->dtype), end = part->offset[0] + part->n * size;
+    const int64_t size = cf_dtype_size(part->dtype), end = part->offset[0] + part->n * size;
     for (int32_t b = 0; b < (same ? first->nbuckets : 1); b++) {
         int64_t from = part->offset[0], to = end;
         if (same && first->buckets[b].from > from) from = first->buckets[b].from;
@@ -125,7 +124,7 @@ static cfx_status share(const parts *p, bool *out) {
         const cf_part *part = &p->items[k / (size_t)p->replicas];
         const int32_t r = (int32_t)(k % (size_t)p->replicas);
         spans[k].from = cf_part_buffer(part, r)->data + part->offset[r];
-        spans[k].to = spans[k].from + part->n * cfx_dtype_size(part->dtype);
+        spans[k].to = spans[k].from + part->n * cf_dtype_size(part->dtype);
     }
     qsort(spans, n, sizeof *spans, by_address);
     *out = false;
@@ -302,8 +301,8 @@ static cfx_status check_out(const char *function, int32_t replicas, const cfx_te
     for (int32_t r = 0; r < replicas; r++) {
         CF_TRY(cf_check_tensor(function, "out", out[r]));
         CF_TRY(cf_check_writable(function, out[r]));
-        if (out[r]->_dtype != in[0]->_dtype || out[r]->_ndim != in[0]->_ndim || cf_device(out[r]) != cf_device(in[r]) ||
-            memcmp(out[r]->_shape, shape, in[0]->_ndim * sizeof *shape) != 0)
+        if (out[r]->_dtype != in[0]->_dtype || cf_device(out[r]) != cf_device(in[r]) ||
+            !cf_has_shape(out[r], in[0]->_ndim, shape))
             return cf_fail(CFX_EARG, "%s: argument 'out': replica %d: expected %s (%s, %s), got %s", function, r + 1,
                            cf_shape_text(in[0]->_ndim, shape, want), cfx_dtype_name(in[0]->_dtype),
                            cf_device(in[r])->name, cf_describe(out[r], have));
@@ -314,8 +313,7 @@ static cfx_status check_out(const char *function, int32_t replicas, const cfx_te
 /* Rows from `at` on of x; borrowed. */
 static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *out) {
     *out = *x;
-    out->_offset += at * x->_stride[0];
-    out->_shape[0] = rows;
+    cf_narrow(out, 0, at, rows, 1);
     out->_flags |= CFX_FLAG_VIEW;
 }
 
@@ -331,7 +329,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         CF_TRY(cf_refuse_behind("allgather", "a tensor", in[r]));
         if (in[r]->_ndim < 1 || in[r]->_ndim != in[0]->_ndim || in[r]->_dtype != in[0]->_dtype ||
             cf_context(in[r]) != cf_context(in[0]) ||
-            memcmp(in[r]->_shape + 1, in[0]->_shape + 1, (size_t)(in[0]->_ndim - 1) * sizeof *in[0]->_shape) != 0)
+            !cf_shape_same(in[0]->_ndim - 1, in[r]->_shape + 1, in[0]->_shape + 1))
             return cf_fail(CFX_EARG, "allgather: replica %d: expected the form of a %s but for its rows, got %s", r + 1,
                            cf_describe(in[0], want), cf_describe(in[r], have));
         total += in[r]->_shape[0];

@@ -13,7 +13,7 @@
 enum { SLICE_BYTES = 32 << 10, SLICE_UNIT = 1024 };
 
 static int32_t slices_of(const cf_part *part, int32_t replicas) {
-    const int64_t worth = part->n * cfx_dtype_size(part->dtype) / SLICE_BYTES;
+    const int64_t worth = part->n * cf_dtype_size(part->dtype) / SLICE_BYTES;
     return worth < 1 ? 1 : worth < replicas ? (int32_t)worth : replicas;
 }
 
@@ -34,7 +34,7 @@ static cfx_status enqueue_slice(cf_combine op, const double *weights, int32_t ro
                             &payload));
     const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
     const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
-    const int64_t size = cfx_dtype_size(part->dtype);
+    const int64_t size = cf_dtype_size(part->dtype);
     cf_call *call = payload;
     *call = (cf_call){.op = CF_OP_combine,
                       .nout = (uint8_t)replicas,

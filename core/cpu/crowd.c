@@ -14,8 +14,8 @@
 
 #include "base/cores.h"
 #include "base/locale.h"
+#include "base/log.h"
 #include "base/park.h"
-#include "base/status.h"
 #include "base/thread.h"
 #include "cpu/team.h"
 

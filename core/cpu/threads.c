@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-#include "base/status.h"
+#include "base/log.h"
 #include "cpu/crowd.h"
 #include "cpu/team.h"
 

@@ -4,28 +4,14 @@
  * have kernels for the GPU those of the communication stream go first, because other GPUs wait for them.  A mark is a
  * cudaEvent; events are reused once they have happened.  Nothing here waits for the GPU.
  */
-#include <stdarg.h>
 #include <stdio.h>
 
 #include <new>
 
-#include "base/locale.h"
 #include "cuda/about.cuh"
 #include "cuda/halt.cuh"
 #include "cuda/nccl.cuh"
 #include "cuda/product.cuh"
-
-/* ---- messages ----------------------------------------------------------------------------------------------- */
-
-/* The engine keeps the messages; this side only writes them. */
-extern "C" void cf_message(const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    cf_vformat(text, sizeof text, format, args);
-    va_end(args);
-    cfx_error_set(text);
-}
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 

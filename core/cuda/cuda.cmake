@@ -57,9 +57,9 @@ if(CONFLUX_NVCC)
   endforeach()
   set(plugin ${CMAKE_BINARY_DIR}/lib/libconflux_cuda.so)
   add_custom_command(OUTPUT ${plugin}
-    COMMAND ${CONFLUX_NVCC} -shared -cudart=shared ${objects} -o ${plugin} -L$<TARGET_FILE_DIR:libconflux> -lconflux -lcublasLt
-            -Xlinker=-z,nodelete,-rpath,$ORIGIN,-rpath,${cuda}/lib64
-    DEPENDS ${objects} libconflux COMMENT "Linking libconflux_cuda.so" VERBATIM)
+    COMMAND ${CONFLUX_NVCC} -shared -cudart=shared ${objects} $<TARGET_OBJECTS:conflux_base> -o ${plugin}
+            -L$<TARGET_FILE_DIR:libconflux> -lconflux -lcublasLt -Xlinker=-z,nodelete,-rpath,$ORIGIN,-rpath,${cuda}/lib64
+    DEPENDS ${objects} $<TARGET_OBJECTS:conflux_base> libconflux COMMAND_EXPAND_LISTS COMMENT "Linking libconflux_cuda.so" VERBATIM)
   add_custom_target(conflux_cuda ALL DEPENDS ${plugin})
   install(FILES ${plugin} TYPE LIB)
 endif()
@@ -124,7 +124,8 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   if(NOT CONFLUX_SANITIZE)
     set(others ${wrappers})
     list(FILTER others INCLUDE REGEX "emulated_(backend|device|nccl|about).cpp$")
-    add_library(conflux_cuda_emulated MODULE ${others} $<TARGET_OBJECTS:conflux_cuda_kernels>)
+    add_library(conflux_cuda_emulated MODULE ${others} $<TARGET_OBJECTS:conflux_cuda_kernels>
+      $<TARGET_OBJECTS:conflux_base>)
     add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
     emulates(conflux_cuda_emulated)
     emulates(fake_nccl)

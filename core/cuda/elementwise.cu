@@ -7,7 +7,6 @@
  */
 #include "cuda/elementwise.cuh"
 
-#include <stdlib.h>
 #include <string.h>
 
 namespace {
@@ -231,39 +230,6 @@ int row_of(const cf_call *call) {
 
 /* ---- views, on the host -------------------------------------------------------------------------------------- */
 
-/* x as a view of y's shape: repeated along dimensions that it lacks or has once. */
-void expand(cf_view *x, const cf_view *y) {
-    const int missing = y->ndim - x->ndim;
-    for (int d = y->ndim - 1; d >= 0; d--) {
-        const int from = d - missing;
-        x->stride[d] = from >= 0 && x->shape[from] == y->shape[d] ? x->stride[from] : 0;
-    }
-}
-
-/* Orders the dimensions of n views of the first one's shape by its strides, largest first, drops those of size 1, and
- * merges those that follow each other in every view. */
-void simplify(cf_view *views, int n) {
-    cf_view *y = &views[0];
-    int dims[CFX_MAX_DIMS], count = 0;
-    for (int d = 0; d < y->ndim; d++) {
-        if (y->shape[d] == 1) continue;
-        int at = count++;
-        for (; at > 0 && llabs(y->stride[dims[at - 1]]) < llabs(y->stride[d]); at--) dims[at] = dims[at - 1];
-        dims[at] = d;
-    }
-    cf_view old[MAX_IN + 1];
-    memcpy(old, views, sizeof *views * (size_t)n);
-    y->ndim = 0;
-    for (int d = 0; d < count; d++) {
-        const int64_t size = old[0].shape[dims[d]];
-        int last = y->ndim - 1, merges = last >= 0;
-        for (int k = 0; k < n; k++) merges = merges && views[k].stride[last] == old[k].stride[dims[d]] * size;
-        if (!merges) y->shape[last = y->ndim++] = 1;
-        y->shape[last] *= size;
-        for (int k = 0; k < n; k++) views[k].stride[last] = old[k].stride[dims[d]];
-    }
-}
-
 int same_everywhere(const cf_view *x, int ndim) {
     for (int d = 0; d < ndim; d++)
         if (x->stride[d]) return 0;
@@ -299,8 +265,8 @@ template <class C> void launch_strided(cf_worker *worker, const row<C> *kernels,
     const int64_t skip = part[largest];
     for (int k = 0; k < kernels->arity; k++)
         if (j.x[k].data)
-            j.x[k].data = (const char *)j.x[k].data + skip * j.stride[k][largest] * cfx_dtype_size(j.x[k].dtype);
-    j.y = (char *)j.y + skip * j.stride[MAX_IN][largest] * cfx_dtype_size(j.dtype);
+            j.x[k].data = (const char *)j.x[k].data + skip * j.stride[k][largest] * cf_dtype_size(j.x[k].dtype);
+    j.y = (char *)j.y + skip * j.stride[MAX_IN][largest] * cf_dtype_size(j.dtype);
     part[largest] = shape[largest] - skip;
     launch_strided(worker, kernels, j, part);
 }
@@ -322,9 +288,10 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
     for (int k = 0, in = 0; k < kernels->arity; k++) {
         if (k == number_at) continue;
         views[k + 1] = *cf_call_in(call, in++);
-        expand(&views[k + 1], y);
+        cf_view_expand(&views[k + 1], y);
     }
-    simplify(views, kernels->arity + 1);
+    cf_views_order(views, kernels->arity + 1);
+    cf_views_collapse(views, kernels->arity + 1);
 
     job<C> j = {};
     j.p0 = number_of<C>(call->p[0]);

@@ -132,16 +132,6 @@ template <class M, int N> __global__ void loss_gradient(const job j) {
 
 /* ---- the host's part ---------------------------------------------------------------------------------------- */
 
-/* v as a view of y's shape: repeated along dimensions that it lacks or has once. */
-static void expand(cf_view *v, const cf_view *y) {
-    const int lacks = y->ndim - v->ndim;
-    for (int d = y->ndim - 1; d >= 0; d--) {
-        v->stride[d] = d < lacks || v->shape[d - lacks] != y->shape[d] ? 0 : v->stride[d - lacks];
-        v->shape[d] = y->shape[d];
-    }
-    v->ndim = y->ndim;
-}
-
 static kind kind_of(int op) {
     switch (op) {
     case CF_OP_mse:
@@ -206,7 +196,7 @@ static cfx_status forward(cf_worker *worker, const cf_call *call) {
     j.x = *cf_call_in(call, 0);
     j.y = *cf_call_in(call, 1);
     j.n = cf_view_numel(&j.x);
-    expand(&j.y, &j.x);
+    cf_view_expand(&j.y, &j.x);
     j.packed = cf_view_packed(&j.x) && cf_view_packed(&j.y) && (views == 2 || cf_view_packed(&j.out));
     const int common = cf_common_dtype(v, views);
     const bool wide = fits(j, v, views);
@@ -223,9 +213,9 @@ static cfx_status backward(cf_worker *worker, const cf_call *call) {
     j.y = *cf_call_in(call, 2);
     j.n = cf_view_numel(&j.out);
     if (!j.n) return CFX_OK;
-    expand(&j.x, &j.out);
-    expand(&j.y, &j.out);
-    if (j.reduction == CFX_NONE) expand(&j.dy, &j.out);
+    cf_view_expand(&j.x, &j.out);
+    cf_view_expand(&j.y, &j.out);
+    if (j.reduction == CFX_NONE) cf_view_expand(&j.dy, &j.out);
     j.packed = cf_view_packed(&j.out) && cf_view_packed(&j.x) && cf_view_packed(&j.y) &&
                (j.reduction != CFX_NONE || cf_view_packed(&j.dy));
     return CF_MEMORY(call->dtype, cf_common_dtype(v, views), run_gradient, worker, j, fits(j, v, views));

@@ -13,11 +13,6 @@ namespace {
 
 /* ---- words -------------------------------------------------------------------------------------------------- */
 
-static int64_t size_of(int dtype) {
-    static const uint8_t size[CFX_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
-    return size[dtype];
-}
-
 /* The widest word that a thread moves. */
 struct alignas(16) quad {
     uint64_t low, high;
@@ -42,30 +37,22 @@ static pair pair_of(const cf_view *y, const cf_view *x) {
     p.y = (char *)y->data;
     p.x = x ? (const char *)x->data : NULL;
     p.n = cf_view_numel(y);
-    p.y_size = size_of(y->dtype);
-    p.x_size = x ? size_of(x->dtype) : 0;
+    p.y_size = cf_dtype_size(y->dtype);
+    p.x_size = x ? cf_dtype_size(x->dtype) : 0;
     p.ndim = y->ndim;
-    for (int d = 0; d < y->ndim; d++) {
-        const int from = x ? d - (y->ndim - x->ndim) : -1;
-        p.shape[d] = y->shape[d];
-        p.ys[d] = y->stride[d];
-        p.xs[d] = from >= 0 && x->shape[from] == y->shape[d] ? x->stride[from] : 0;
-    }
+    memcpy(p.shape, y->shape, sizeof p.shape);
+    memcpy(p.ys, y->stride, sizeof p.ys);
+    if (!x) return p;
+    cf_view wide = *x;
+    cf_view_expand(&wide, y);
+    memcpy(p.xs, wide.stride, sizeof p.xs);
     return p;
 }
 
 /* Joins neighbours that are one dimension in both views, and drops those of size 1. */
 static void merge(pair *p) {
-    int n = 0;
-    for (int d = 0; d < p->ndim; d++) {
-        if (p->shape[d] == 1) continue;
-        if (n && p->ys[n - 1] == p->ys[d] * p->shape[d] && p->xs[n - 1] == p->xs[d] * p->shape[d])
-            p->shape[n - 1] *= p->shape[d];
-        else p->shape[n++] = p->shape[d];
-        p->ys[n - 1] = p->ys[d];
-        p->xs[n - 1] = p->xs[d];
-    }
-    p->ndim = n;
+    int64_t *const strides[] = {p->ys, p->xs};
+    p->ndim = cf_dims_collapse(p->ndim, p->shape, 2, strides);
 }
 
 static void swap_dims(pair *p, int a, int b) {
@@ -76,15 +63,15 @@ static void swap_dims(pair *p, int a, int b) {
 
 /* Turns both views until y runs forwards, its largest strides first. */
 static void order(pair *p) {
+    int64_t *const strides[] = {p->ys, p->xs};
     for (int d = 0; d < p->ndim; d++) {
-        if (p->ys[d] < 0) {
-            p->y += (p->shape[d] - 1) * p->ys[d] * p->y_size;
-            p->x += (p->shape[d] - 1) * p->xs[d] * p->x_size;
-            p->ys[d] = -p->ys[d];
-            p->xs[d] = -p->xs[d];
-        }
-        for (int at = d; at > 0 && p->ys[at - 1] < p->ys[at]; at--) swap_dims(p, at - 1, at);
+        if (p->ys[d] >= 0) continue;
+        p->y += (p->shape[d] - 1) * p->ys[d] * p->y_size;
+        p->x += (p->shape[d] - 1) * p->xs[d] * p->x_size;
+        p->ys[d] = -p->ys[d];
+        p->xs[d] = -p->xs[d];
     }
+    p->ndim = cf_dims_order(p->ndim, p->shape, 2, strides);
     merge(p);
 }
 

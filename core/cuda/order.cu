@@ -16,22 +16,9 @@ typedef struct rows {
 } rows;
 
 rows rows_of(const cf_view *v) {
-    rows out = {};
-    out.lead = *v;
-    out.lead.ndim = 0;
-    out.step = v->ndim ? v->stride[v->ndim - 1] : 1;
-    for (int d = 0; d < v->ndim - 1; d++) {
-        cf_view *lead = &out.lead;
-        const int last = lead->ndim - 1;
-        if (v->shape[d] == 1) continue;
-        if (last >= 0 && lead->stride[last] == v->stride[d] * v->shape[d]) {
-            lead->shape[last] *= v->shape[d];
-            lead->stride[last] = v->stride[d];
-        } else {
-            lead->shape[lead->ndim] = v->shape[d];
-            lead->stride[lead->ndim++] = v->stride[d];
-        }
-    }
+    rows out = {*v, v->ndim ? v->stride[v->ndim - 1] : 1};
+    if (v->ndim) out.lead.ndim--;
+    cf_views_collapse(&out.lead, 1);
     return out;
 }
 

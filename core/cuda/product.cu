@@ -229,43 +229,27 @@ static int lies(const cf_view *v, int dtype, int64_t *ld) {
     return -1;
 }
 
-/* Batch dimensions [from, to) of a, b and y that have one stride each, `outer` the others: cuBLASLt takes those at once,
- * and is called once for each place of these. */
-typedef struct batches {
-    int from, to;
-    int64_t size, outer;
-} batches;
-
-/* Whether dimension d continues the run of those behind it. */
-static bool merges(const cf_view *v, int d) { return v->stride[d] == v->stride[d + 1] * v->shape[d + 1]; }
-
-/* The largest run of them, the last of equal ones. */
-static batches batches_of(const task *t) {
-    const int n = t->y.ndim - 2;
-    batches best = {n, n, 1, 1};
-    for (int to = n; to > 0;) {
-        int from = to - 1;
-        int64_t size = t->y.shape[from];
-        while (from > 0 && merges(&t->y, from - 1) && merges(&t->a, from - 1) && merges(&t->b, from - 1))
-            size *= t->y.shape[--from];
-        if (size > best.size) best = {from, to, size, 1};
-        to = from;
+/* The same task with as few batch dimensions as can be, but one at least: cuBLASLt takes the last of them at once, with
+ * one stride for each of y, a and b, and is called for each place of the outer ones.  So the largest comes last. */
+static task batched(const task *t) {
+    task out = *t;
+    cf_view *const views[] = {&out.y, &out.a, &out.b};
+    int64_t *const shape = out.y.shape, *const strides[] = {out.y.stride, out.a.stride, out.b.stride};
+    const int had = t->y.ndim - 2, n = cf_dims_collapse(had, shape, 3, strides);
+    int32_t dims[CFX_MAX_DIMS], largest = 0, count = 0;
+    for (int32_t d = 1; d < n; d++)
+        if (shape[d] >= shape[largest]) largest = d;
+    for (int32_t d = 0; d < n; d++)
+        if (d != largest) dims[count++] = d;
+    if (n) dims[count++] = largest;
+    for (int32_t d = 0; d < 2; d++) dims[count++] = had + d;
+    for (int k = 1; k < 3; k++) memcpy(views[k]->shape, shape, (size_t)n * sizeof *shape);
+    for (cf_view *v : views) {
+        cf_dims_pick(count, dims, v->shape, v->stride);
+        if (!n) cf_dims_insert(count, 0, 1, 0, v->shape, v->stride);
+        v->ndim = n ? count : count + 1;
     }
-    best.outer = 1;
-    for (int d = 0; d < n; d++)
-        if (d < best.from || d >= best.to) best.outer *= t->y.shape[d];
-    return best;
-}
-
-/* Where the matrices of place `at` of the outer dimensions begin, in elements. */
-static int64_t place_of(const cf_view *v, const batches *by, int64_t at) {
-    int64_t offset = 0;
-    for (int d = v->ndim - 3; d >= 0; d--) {
-        if (d >= by->from && d < by->to) continue;
-        offset += at % v->shape[d] * v->stride[d];
-        at /= v->shape[d];
-    }
-    return offset;
+    return out;
 }
 
 /* The largest power of two, up to 256, that divides the number. */
@@ -275,45 +259,46 @@ static uint32_t alignment_of(uint64_t bits) {
     return bytes;
 }
 
-/* How all of its matrices are aligned at least, in bytes. */
-static uint32_t alignment(const cf_view *v, const batches *by) {
+/* How the matrices of all outer places are aligned at least, in bytes. */
+static uint32_t alignment(const cf_view *v) {
     uint64_t bits = (uint64_t)(uintptr_t)v->data;
-    for (int d = 0; d < v->ndim - 2; d++)
-        if (v->shape[d] > 1 && (d < by->from || d >= by->to))
-            bits |= (uint64_t)v->stride[d] * (uint64_t)cfx_dtype_size(v->dtype);
+    for (int d = 0; d < v->ndim - 3; d++) bits |= (uint64_t)v->stride[d] * (uint64_t)cf_dtype_size(v->dtype);
     return alignment_of(bits);
 }
 
-static int64_t stride_of(const cf_view *v, const batches *by) { return by->size > 1 ? v->stride[by->to - 1] : 0; }
+static int64_t stride_of(const cf_view *v) { return v->stride[v->ndim - 3]; }
 
 /* Fills the key, of a product alone; false if cuBLASLt does not take such memory. */
-static bool key_of(const task *t, const batches *by, shape_key *key) {
+static bool key_of(const task *t, shape_key *key) {
     memset(key, 0, sizeof *key); /* it is compared by its bytes */
     key->n = rows_of(&t->y), key->m = cols_of(&t->y), key->k = cols_of(&t->a);
-    key->batch = by->size;
+    key->batch = t->y.shape[t->y.ndim - 3];
     key->dtype = t->dtype, key->add = t->add, key->precision = t->precision;
-    key->align_a = alignment(&t->a, by), key->align_b = alignment(&t->b, by), key->align_y = alignment(&t->y, by);
+    key->align_a = alignment(&t->a), key->align_b = alignment(&t->b), key->align_y = alignment(&t->y);
     key->align_d = key->align_y, key->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    key->sa = stride_of(&t->a, by), key->sb = stride_of(&t->b, by), key->sy = stride_of(&t->y, by);
+    key->sa = stride_of(&t->a), key->sb = stride_of(&t->b), key->sy = stride_of(&t->y);
     const int a = lies(&t->a, t->dtype, &key->lda), b = lies(&t->b, t->dtype, &key->ldb);
     key->ta = a, key->tb = b;
     return cf_is_float(t->dtype) && key->batch <= INT32_MAX && a >= 0 && b >= 0 &&
            lies(&t->y, t->dtype, &key->ldy) == 0;
 }
 
-static cfx_status run_plan(cf_cuda_device *device, const task *t, const batches *by, const plan *use) {
+/* Where the matrix of outer place `at` begins. */
+static char *matrix_of(const cf_view *v, int64_t at) {
+    return (char *)v->data + cf_dims_offset(v->ndim - 3, v->shape, v->stride, at) * cf_dtype_size(v->dtype);
+}
+
+static cfx_status run_plan(cf_cuda_device *device, const task *t, const plan *use) {
     cf_cuda_products *p = products_of(device);
-    const int64_t bytes = cfx_dtype_size(t->dtype);
+    const int64_t outer = cf_shape_numel(t->y.ndim - 3, t->y.shape);
     const double one64 = 1, beta64 = t->add;
     const float one32 = 1, beta32 = (float)t->add;
     const bool is_double = t->dtype == CFX_FLOAT64;
     const void *one = is_double ? (const void *)&one64 : &one32, *beta = is_double ? (const void *)&beta64 : &beta32;
-    for (int64_t at = 0; at < by->outer; at++) {
-        const char *a = (const char *)t->a.data + place_of(&t->a, by, at) * bytes;
-        const char *b = (const char *)t->b.data + place_of(&t->b, by, at) * bytes;
-        char *y = (char *)t->y.data + place_of(&t->y, by, at) * bytes;
-        LT(cublasLtMatmul(p->handle, use->description, one, b, use->b, a, use->a, beta, y, use->y, y, use->y,
-                          &use->algorithm, p->workspace[device->selected], WORKSPACE,
+    for (int64_t at = 0; at < outer; at++) {
+        char *const y = matrix_of(&t->y, at);
+        LT(cublasLtMatmul(p->handle, use->description, one, matrix_of(&t->b, at), use->b, matrix_of(&t->a, at), use->a,
+                          beta, y, use->y, y, use->y, &use->algorithm, p->workspace[device->selected], WORKSPACE,
                           device->queue[device->selected].stream));
     }
     return CFX_OK;
@@ -324,29 +309,13 @@ struct done {
     bool product, bias, activation;
 };
 
-/* Batch dimensions of size 1 have strides that mean nothing, and stand between others. */
-static task without_ones(const task *t) {
-    task out = *t;
-    int n = 0;
-    for (int d = 0; d < t->y.ndim; d++) {
-        if (d < t->y.ndim - 2 && t->y.shape[d] == 1) continue;
-        cf_view *to[] = {&out.y, &out.a, &out.b};
-        const cf_view *from[] = {&t->y, &t->a, &t->b};
-        for (int k = 0; k < 3; k++) to[k]->shape[n] = from[k]->shape[d], to[k]->stride[n] = from[k]->stride[d];
-        n++;
-    }
-    out.y.ndim = out.a.ndim = out.b.ndim = n;
-    return out;
-}
-
 /* Bias and relu go along where cuBLASLt has them for such a product. */
 static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
-    const task squeezed = without_ones(whole), *t = &squeezed;
+    const task batches = batched(whole), *t = &batches;
     cf_cuda_device *device = cf_cuda_device_of(worker);
     shape_key alone;
     plan *use = NULL;
-    const batches by = batches_of(t);
-    if (!key_of(t, &by, &alone)) return CFX_OK;
+    if (!key_of(t, &alone)) return CFX_OK;
     const bool has_bias = t->bias && t->bias->dtype == t->dtype && (t->bias->stride[0] == 1 || alone.m == 1);
     const bool relu = t->act == CF_OP_relu && (has_bias || !t->bias);
     const int32_t fused = has_bias ? (relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
@@ -363,7 +332,7 @@ static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
         const void *bias = t->bias->data;
         LT(cublasLtMatmulDescSetAttribute(use->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
     }
-    CF_TRY(run_plan(device, t, &by, use));
+    CF_TRY(run_plan(device, t, use));
     *d = {true, fuses && has_bias, fuses && relu};
     return CFX_OK;
 }
@@ -419,11 +388,9 @@ extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
               -1,         (int)call->i[1],      0,
               0};
     if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, 0, NULL);
-    for (int d = 0; d < t.y.ndim - 2; d++) { /* a batch dimension of size 1 is repeated where y has more */
-        if (t.a.shape[d] == 1) t.a.stride[d] = 0;
-        if (t.b.shape[d] == 1) t.b.stride[d] = 0;
-        t.a.shape[d] = t.b.shape[d] = t.y.shape[d];
-    }
+    const int batch = t.y.ndim - 2; /* a batch dimension of size 1 is repeated where y has more */
+    cf_dims_expand(batch, t.a.shape, t.a.stride, batch, t.y.shape);
+    cf_dims_expand(batch, t.b.shape, t.b.stride, batch, t.y.shape);
     return multiply(worker, &t);
 }
 
@@ -433,9 +400,8 @@ extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
               call->dtype,          0,
               (int)call->i[0],      (int)call->i[1],
               call->p[0],           call->p[1]};
-    const cf_view w = t.b;
-    t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
-    t.b.stride[0] = w.stride[1], t.b.stride[1] = w.stride[0];
+    const int32_t exchanged[] = {1, 0};
+    cf_dims_pick(2, exchanged, t.b.shape, t.b.stride);
     if (t.bias && !t.bias->data) t.bias = NULL;
     if (cols_of(&t.a) == 0) { /* our kernel's sum over nothing */
         if (cf_view_numel(&t.y) == 0) return CFX_OK;

@@ -39,11 +39,7 @@ typedef struct target {
 static target target_of(const cf_view *v) {
     enum { ALIGNED = 32 }; /* the largest run: four doubles */
     target t = {*v, cf_view_packed(v) && (uintptr_t)v->data % ALIGNED == 0};
-    if (cf_view_packed(v)) {
-        t.v.ndim = 1;
-        t.v.shape[0] = cf_view_numel(v);
-        t.v.stride[0] = 1;
-    }
+    cf_view_flatten(&t.v);
     return t;
 }
 

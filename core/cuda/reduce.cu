@@ -287,50 +287,6 @@ template <class C> static cfx_status run_op(cf_worker *worker, const job &j) {
     return cf_fail(CFX_EFAULT, "needs a float operand");
 }
 
-/* The same elements in the same order with as few dimensions as can be, at least one. */
-static void flatten(cf_view *v) {
-    int n = 0;
-    for (int d = 0; d < v->ndim; d++) {
-        if (v->shape[d] == 1) continue;
-        if (n && v->stride[n - 1] == v->stride[d] * v->shape[d]) {
-            v->shape[n - 1] *= v->shape[d];
-            v->stride[n - 1] = v->stride[d];
-            continue;
-        }
-        v->shape[n] = v->shape[d];
-        v->stride[n++] = v->stride[d];
-    }
-    if (!n) v->shape[0] = v->stride[0] = 1, n = 1;
-    v->ndim = n;
-}
-
-/* The smallest strides last: a sum may be taken in any order that the layout alone gives. */
-static void order(cf_view *v) {
-    for (int d = 1; d < v->ndim; d++)
-        for (int k = d; k > 0 && llabs(v->stride[k - 1]) < llabs(v->stride[k]); k--) {
-            const int64_t shape = v->shape[k], stride = v->stride[k];
-            v->shape[k] = v->shape[k - 1];
-            v->stride[k] = v->stride[k - 1];
-            v->shape[k - 1] = shape;
-            v->stride[k - 1] = stride;
-        }
-}
-
-/* Splits x [kept.., reduced..] into its parts; argmax counts positions, so the order of dimensions stays. */
-static void split(const cf_view *x, int reduced, int reorder, cf_view *kept, cf_view *rest) {
-    const int k = x->ndim - reduced;
-    *kept = *rest = *x;
-    kept->ndim = k;
-    rest->ndim = reduced;
-    for (int d = 0; d < reduced; d++) {
-        rest->shape[d] = x->shape[k + d];
-        rest->stride[d] = x->stride[k + d];
-    }
-    if (reorder) order(rest);
-    flatten(kept);
-    flatten(rest);
-}
-
 /* The least power of two that is at least n, and at most `most`, one too. */
 static int power_of_two(int64_t n, int most) {
     int power = 1;
@@ -363,8 +319,9 @@ extern "C" cfx_status cf_cuda_reduce(cf_worker *worker, const cf_call *call) {
     j.correction = call->p[0];
     j.y = call->v[0];
     const int is_arg = j.op == CF_OP_argmax || j.op == CF_OP_argmin;
-    split(x, (int)call->i[0], !is_arg, &j.kept, &j.rest);
-    flatten(&j.y);
+    /* argmax counts positions, so the order of dimensions stays */
+    cf_view_split(x, x->ndim - (int)call->i[0], !is_arg, &j.kept, &j.rest);
+    cf_view_flatten(&j.y);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.rest);
     if (!j.results) return CFX_OK;
@@ -523,12 +480,12 @@ __global__ void prod_gradient(const prod_job j) {
 } // namespace
 
 extern "C" cfx_status cf_cuda_prod_bw(cf_worker *worker, const cf_call *call) {
-    const int reduced = (int)call->i[0];
+    const int kept = call->v[0].ndim - (int)call->i[0];
     prod_job j = {};
     j.dy = *cf_call_in(call, 0);
-    flatten(&j.dy);
-    split(cf_call_in(call, 1), reduced, 0, &j.kept, &j.rest);
-    split(&call->v[0], reduced, 0, &j.dx_kept, &j.dx_rest);
+    cf_view_flatten(&j.dy);
+    cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.rest);
+    cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx_rest);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.rest);
     if (!j.results || !j.length) return CFX_OK;

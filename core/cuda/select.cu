@@ -29,19 +29,21 @@ typedef struct offsets {
     int64_t part, whole, ids, number;
 } offsets;
 
-/* Adds a dimension inside the others, merged with the innermost where they are one run in every respect. */
+/* Adds a dimension inside the others. */
 void push(layout *t, int64_t size, int64_t part, int64_t whole, int64_t ids, int64_t number) {
-    const int k = t->ndim - 1;
-    t->count *= size;
-    if (size == 1) return;
-    const bool one = k >= 0 && t->part[k] == part * size && t->whole[k] == whole * size && t->ids[k] == ids * size &&
-                     t->number[k] == number * size;
-    const int at = one ? k : t->ndim++;
-    t->shape[at] = one ? t->shape[at] * size : size;
+    const int at = t->ndim++;
+    t->shape[at] = size;
     t->part[at] = part;
     t->whole[at] = whole;
     t->ids[at] = ids;
     t->number[at] = number;
+}
+
+/* All dimensions are there: they are counted, and merged where they are one run in every respect. */
+void finish(layout *t) {
+    int64_t *const strides[] = {t->part, t->whole, t->ids, t->number};
+    t->count = cf_shape_numel(t->ndim, t->shape);
+    t->ndim = cf_dims_collapse(t->ndim, t->shape, 4, strides);
 }
 
 /* Dividing 64-bit numbers takes five times as long, and few need it. */
@@ -181,6 +183,7 @@ template <class W> void launch_take(cf_worker *worker, const picking *p, const c
 }
 
 cfx_status take_all(cf_worker *worker, picking *p) {
+    finish(&p->all);
     void *memory = cf_cuda_scratch(worker, CHECKS * sizeof(int64_t));
     if (!memory) return cf_fail(CFX_EMEMORY, "no memory to check ids");
     const checks c = launch_check(worker, p, memory);
@@ -322,6 +325,8 @@ template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t p
 }
 
 cfx_status add_all(cf_worker *worker, picking *p, int64_t places) {
+    finish(&p->walk);
+    finish(&p->column);
     switch (p->dtype) {
     case CFX_BOOL: return add_typed<truth>(worker, p, places);
     case CFX_UINT8: return add_typed<uint8_t>(worker, p, places);
@@ -351,8 +356,8 @@ picking picking_of(const cf_call *call, const cf_view *whole, const cf_view *par
     p.op = call->op;
     p.size = whole->ndim ? whole->shape[call->i[0]] : 1;
     p.place = whole->ndim ? whole->stride[call->i[0]] : 1;
-    p.all.count = p.walk.count = p.column.count = p.flat.count = 1;
     for (int d = 0; d < ids->ndim; d++) push(&p.flat, ids->shape[d], 0, 0, ids->stride[d], 0);
+    finish(&p.flat);
     return p;
 }
 
@@ -361,7 +366,8 @@ cfx_status run_index(cf_worker *worker, const cf_call *call, const cf_view *whol
                      const cf_view *ids, bool adds) {
     const int dim = (int)call->i[0];
     CF_TRY(check_dtypes(whole, part));
-    if (cf_view_numel(ids) == 0) return CFX_OK;
+    const int64_t n = cf_view_numel(ids);
+    if (n == 0) return CFX_OK;
     picking p = picking_of(call, whole, part, ids);
     int at = 0;
     for (int d = 0; d < dim; d++, at++) {
@@ -377,7 +383,7 @@ cfx_status run_index(cf_worker *worker, const cf_call *call, const cf_view *whol
         push(&p.column, part->shape[at], part->stride[at], whole->stride[d], 0, 0);
     }
     if (!adds) return take_all(worker, &p);
-    return add_all(worker, &p, p.walk.count <= SHORT_WALK ? 0 : p.size);
+    return add_all(worker, &p, n <= SHORT_WALK ? 0 : p.size);
 }
 
 /* All three have one rank; the ids have the part's shape. */

@@ -227,8 +227,8 @@ static cfx_status take_column(cfx_loader *l, int32_t i, const cfx_tensor *x) {
     CF_TRY(cf_reader_begin(&c->reader, x));
     void *rows = NULL;
     CF_TRY(cfx_pointer(&c->reader.tensor, &rows));
-    size_t bytes = (size_t)cfx_dtype_size(x->_dtype);
-    for (int32_t d = 1; d < x->_ndim; d++) bytes *= (size_t)x->_shape[d]; /* the tensor exists: no overflow */
+    size_t bytes = 0;
+    cf_shape_bytes(x->_dtype, x->_ndim - 1, x->_shape + 1, &bytes); /* the tensor exists: no overflow */
     if (!rows && bytes && l->samples)
         return cf_fail(CFX_EARG, "columns[%" PRId32 "] lies on %s; expected a CPU tensor", i,
                        cfx_device_name(cfx_tensor_device(x)));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/cores.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
 

@@ -6,7 +6,7 @@
 #ifndef CF_DEVICE_OPS_H
 #define CF_DEVICE_OPS_H
 
-#include "conflux.h"
+#include "base/view.h"
 
 typedef enum cf_op {
 #define CF_OP(name, family, domain, gradient) CF_OP_##name,
@@ -38,14 +38,6 @@ typedef enum cf_combine {
     CF_COMBINE_WEIGHTED /* of floats: the sum of weight[k] x[k]; what has weight 0 is not read */
 } cf_combine;
 
-/* A tensor as a kernel sees it: address of the first element, strides in elements (0 repeats, negative ones
- * run backwards). */
-typedef struct cf_view {
-    void *data;
-    int32_t dtype, ndim;
-    int64_t shape[CFX_MAX_DIMS], stride[CFX_MAX_DIMS];
-} cf_view;
-
 /* v: the outputs, then the inputs.  dtype: what the operation computes in; inputs are converted to it and
  * results from it.  After v come `extra` bytes of data that some rows use (zero_ranges: pairs of int64).
  * Of the rows that take a list (see ops.def) a command may hold several calls, one behind the other. */
@@ -68,23 +60,5 @@ static inline const cf_call *cf_call_next(const cf_call *c) {
 }
 static inline const cf_view *cf_call_in(const cf_call *c, int k) { return &c->v[c->nout + k]; }
 static inline void *cf_call_extra(const cf_call *c) { return (void *)&c->v[c->nout + c->nin]; }
-
-static inline int64_t cf_view_numel(const cf_view *v) {
-    int64_t n = 1;
-    for (int d = 0; d < v->ndim; d++) n *= v->shape[d];
-    return n;
-}
-
-/* Row-major without gaps. */
-static inline int cf_view_packed(const cf_view *v) {
-    int64_t expect = 1;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        if (v->shape[d] != 1 && v->stride[d] != expect) return 0;
-        expect *= v->shape[d];
-    }
-    return 1;
-}
-
-static inline int cf_is_float(int dtype) { return dtype >= CFX_FLOAT16; }
 
 #endif

@@ -494,7 +494,7 @@ static cfx_status check_tensors(int32_t n, const cfx_tensor *const *tensors, con
         if (!names[i]) return cf_fail(CFX_EARG, "names[%" PRId32 "] is NULL", i);
         if (strcmp(names[i], META) == 0) return cf_fail(CFX_EARG, "no tensor can be named '%s'", META);
         if (!x || !x->_buffer) return cf_fail(CFX_EARG, "tensor '%s' is NULL or has no value", names[i]);
-        sources[i] = (source){names[i], i, x, (size_t)cf_numel(x) * (size_t)cfx_dtype_size(x->_dtype)};
+        sources[i] = (source){names[i], i, x, (size_t)cf_bytes(x)};
         CF_TRY(cfx_wait(x));
     }
     return check_twice(n, names, "the name");

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "tensor/overlap.h"
 #include "tensor/tape.h"
 
 static cfx_status check_op(const char *function, int32_t op, cf_family family) {
@@ -17,32 +16,14 @@ static int compute_dtype(int32_t op, int32_t operand) {
 }
 static int result_dtype(int32_t op, int32_t compute) { return cf_op_table[op].domain == CF_TRUTH ? CFX_BOOL : compute; }
 
-cfx_status cf_broadcast(const char *function, const cfx_tensor *a, const cfx_tensor *b, int32_t *ndim, int64_t *shape) {
-    const int n = a->_ndim > b->_ndim ? a->_ndim : b->_ndim;
-    for (int d = 0; d < n; d++) {
-        const int da = d - (n - a->_ndim), db = d - (n - b->_ndim);
-        const int64_t sa = da < 0 ? 1 : a->_shape[da], sb = db < 0 ? 1 : b->_shape[db];
-        if (sa != sb && sa != 1 && sb != 1) {
-            char left[256], right[256];
-            return cf_fail(CFX_EARG, "%s: argument 'b': expected a shape that broadcasts with a %s, got %s", function,
-                           cf_describe(a, left), cf_describe(b, right));
-        }
-        shape[d] = sa == 1 ? sb : sa;
-    }
-    *ndim = n;
-    return CFX_OK;
-}
-
-/* A view of x stretched to the shape; never fails for shapes from cf_broadcast. */
-static void stretch(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
-    *out = *x; /* borrowed: no reference, not released */
-    const int lead = ndim - x->_ndim;
-    out->_ndim = (uint8_t)ndim;
-    for (int d = 0; d < ndim; d++) {
-        const int64_t had = d < lead ? 1 : x->_shape[d - lead];
-        out->_shape[d] = shape[d];
-        out->_stride[d] = d < lead || (had == 1 && shape[d] != 1) ? 0 : x->_stride[d - lead];
-    }
+/* The shape that a and b broadcast to. */
+static cfx_status broadcast(const char *function, const cfx_tensor *a, const cfx_tensor *b, int32_t *ndim,
+                            int64_t *shape) {
+    char left[256], right[256];
+    *ndim = cf_shape_broadcast(a->_ndim, a->_shape, b->_ndim, b->_shape, shape);
+    if (*ndim >= 0) return CFX_OK;
+    return cf_fail(CFX_EARG, "%s: argument 'b': expected a shape that broadcasts with a %s, got %s", function,
+                   cf_describe(a, left), cf_describe(b, right));
 }
 
 /* The last column of ops.def. */
@@ -87,7 +68,7 @@ static cfx_status give_op(cfx_tape *tape, cf_node *node, int k, cf_op op, const 
     CF_TRY(cf_new(cf_device(dy), dy->_dtype, dy->_ndim, dy->_shape, &g));
     cf_issue issue = {.op = op, .dtype = dy->_dtype, .nout = 1, .nin = nin, .t = {&g}};
     for (int i = 0; i < nin; i++) {
-        stretch(in[i], dy->_ndim, dy->_shape, &x[i]);
+        cf_expand(in[i], dy->_ndim, dy->_shape, &x[i]);
         issue.t[1 + i] = &x[i];
     }
     memcpy(issue.p, node->p, sizeof issue.p);
@@ -114,11 +95,11 @@ static cfx_status run_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *
     CF_TRY(cf_check_tensor(name, "a", a));
     CF_TRY(cf_check_tensor(name, "b", b));
     CF_TRY(cf_check_same_device(name, "b", a, b));
-    CF_TRY(cf_broadcast(name, a, b, &ndim, shape));
+    CF_TRY(broadcast(name, a, b, &ndim, shape));
     const int compute = compute_dtype(op, cfx_dtype_promote(a->_dtype, b->_dtype));
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), ndim, shape, out));
-    stretch(a, ndim, shape, &x);
-    stretch(b, ndim, shape, &y);
+    cf_expand(a, ndim, shape, &x);
+    cf_expand(b, ndim, shape, &y);
     return cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = {out, &x, &y}});
 }
 
@@ -255,14 +236,14 @@ CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, c
     CF_TRY(cf_check_tensor("where", "b", b));
     CF_TRY(cf_check_same_device("where", "a", condition, a));
     CF_TRY(cf_check_same_device("where", "b", condition, b));
-    CF_TRY(cf_broadcast("where", a, b, &ndim, shape));
-    stretch(a, ndim, shape, &both);
-    CF_TRY(cf_broadcast("where", condition, &both, &ndim, shape));
+    CF_TRY(broadcast("where", a, b, &ndim, shape));
+    cf_expand(a, ndim, shape, &both);
+    CF_TRY(broadcast("where", condition, &both, &ndim, shape));
     const int dtype = cfx_dtype_promote(a->_dtype, b->_dtype);
     CF_TRY(cf_new(cf_device(a), dtype, ndim, shape, out));
-    stretch(condition, ndim, shape, &c);
-    stretch(a, ndim, shape, &x);
-    stretch(b, ndim, shape, &y);
+    cf_expand(condition, ndim, shape, &c);
+    cf_expand(a, ndim, shape, &x);
+    cf_expand(b, ndim, shape, &y);
     CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_where, .dtype = dtype, .nout = 1, .nin = 3, .t = {out, &c, &x, &y}}));
     CF_TRY(cf_record(CF_OP_where, cf_gradients[CF_OP_where], 3, (const cfx_tensor *[]){condition, a, b}, out, &node));
     if (node) cf_save(node, condition);
@@ -273,8 +254,8 @@ CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, c
 cfx_status cf_grad_where(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     cfx_tensor zero = {0}, c, x;
     CF_TRY(number(dy, 0, &zero));
-    stretch(&node->saved[0], dy->_ndim, dy->_shape, &c);
-    stretch(&zero, dy->_ndim, dy->_shape, &x);
+    cf_expand(&node->saved[0], dy->_ndim, dy->_shape, &c);
+    cf_expand(&zero, dy->_ndim, dy->_shape, &x);
     cfx_status status = CFX_OK;
     for (int k = 1; k < 3 && status == CFX_OK; k++) {
         cfx_tensor g = {0};
@@ -304,10 +285,7 @@ static cfx_status check_into(const char *name, const cfx_tensor *y, const cfx_te
     if (cf_is_expanded(y))
         return cf_fail(CFX_EARG, "%s: the tensor is expanded: several elements share one place", name);
     if (!x) return CFX_OK;
-    const int lead = y->_ndim - x->_ndim;
-    bool fits = lead >= 0;
-    for (int d = 0; fits && d < x->_ndim; d++) fits = x->_shape[d] == 1 || x->_shape[d] == y->_shape[d + lead];
-    if (!fits)
+    if (!cf_shape_expands(x->_ndim, x->_shape, y->_ndim, y->_shape))
         return cf_fail(CFX_EARG, "%s: argument 'y': expected a shape that broadcasts to a %s, got %s", name,
                        cf_describe(y, want), cf_describe(x, have));
     return CFX_OK;
@@ -324,10 +302,7 @@ static cfx_status check_widening(const char *name, const cfx_tensor *y, int comp
 /* x and y overlap but are not the same elements: reading and writing would mix. */
 static bool overlaps(const cfx_tensor *y, const cfx_tensor *x) {
     int64_t a, b, c, d;
-    if (y->_buffer != x->_buffer) return false;
-    if (y->_offset == x->_offset && cf_same_shape(x, y) &&
-        memcmp(y->_stride, x->_stride, y->_ndim * sizeof *y->_stride) == 0)
-        return false;
+    if (y->_buffer != x->_buffer || cf_same_view(y, x)) return false;
     cf_extent(y, &a, &b);
     cf_extent(x, &c, &d);
     return a < d && c < b;
@@ -344,7 +319,7 @@ CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *
     const int compute = compute_dtype(op, cfx_dtype_promote(y->_dtype, x->_dtype));
     CF_TRY(check_widening(name, y, compute));
     if (overlaps(y, x)) CF_TRY(cfx_clone(x, &copy));
-    stretch(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
+    cf_expand(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
     const cfx_status status = cf_issue_run(
         &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = {y, y, &wide}, .kind = CF_UPDATE});
     cfx_release(&copy);
@@ -353,7 +328,7 @@ CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *
 
 cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x) {
     cfx_tensor wide;
-    stretch(x, y->_ndim, y->_shape, &wide);
+    cf_expand(x, y->_ndim, y->_shape, &wide);
     return cf_issue_run(&(cf_issue){.op = CF_OP_add, .dtype = y->_dtype, .nout = 1, .nin = 2, .t = {y, y, &wide}});
 }
 
@@ -396,7 +371,7 @@ cfx_status cf_fill_make(cfx_tensor *y) {
 static cfx_status copy_into(cfx_tensor *y, const cfx_tensor *x, cf_write kind) {
     cfx_tensor wide, near = {0};
     if (cf_is_far(cf_device(y), cf_device(x))) CF_TRY(cfx_to(x, cf_device(y), -1, &near));
-    stretch(near._buffer ? &near : x, y->_ndim, y->_shape, &wide);
+    cf_expand(near._buffer ? &near : x, y->_ndim, y->_shape, &wide);
     const cfx_status status = cf_issue_run(
         &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind});
     cfx_release(&near);

@@ -13,7 +13,7 @@ cfx_status cf_refuse_void(const cfx_tensor *x) {
     return CFX_OK;
 }
 
-bool cf_is_whole(const cfx_tensor *x) { return cf_numel(x) * cfx_dtype_size(x->_dtype) == (int64_t)x->_buffer->bytes; }
+bool cf_is_whole(const cfx_tensor *x) { return cf_bytes(x) == (int64_t)x->_buffer->bytes; }
 
 cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
     CF_TRY(cf_refuse_void(x));

@@ -3,16 +3,12 @@
 
 #include "tensor/tape.h"
 
-/* x as [rows, columns], packed; not recorded. */
-static cfx_status rows_of(const cfx_tensor *x, int64_t columns, cfx_tensor *out) {
+/* x as rows of all but its first `lead` dimensions, packed; not recorded. */
+static cfx_status rows_of(const cfx_tensor *x, int lead, cfx_tensor *out) {
     cfx_tensor plain, packed = {0};
+    const int64_t shape[2] = {cf_shape_numel(lead, x->_shape), cf_shape_numel(x->_ndim - lead, x->_shape + lead)};
     cf_alias(x, &plain);
     cfx_status status = cfx_contiguous(&plain, &packed);
-    int64_t shape[2] = {columns ? cf_numel(x) / columns : 0, columns};
-    if (!columns) {
-        shape[0] = 1;
-        for (int d = 0; d + 1 < x->_ndim; d++) shape[0] *= x->_shape[d];
-    }
     if (status == CFX_OK) status = cfx_reshape(&packed, 2, shape, out);
     cfx_release(&plain);
     cfx_release(&packed);
@@ -21,29 +17,28 @@ static cfx_status rows_of(const cfx_tensor *x, int64_t columns, cfx_tensor *out)
 
 /* ---- layer normalisation ---------------------------------------------------------------------------- */
 
-static cfx_status check_norm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, int64_t *columns) {
+/* lead: how many dimensions come before those that are normalised. */
+static cfx_status check_norm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, int *lead) {
     char have[256], want[256];
     CF_TRY(cf_check_tensor("layernorm", "x", x));
     if (!cf_is_float(x->_dtype))
         return cf_fail(CFX_EARG, "layernorm: argument 'x': expected a float tensor, got %s", cfx_dtype_name(x->_dtype));
     if (x->_ndim < 1) return cf_fail(CFX_EARG, "layernorm: argument 'x': expected one dimension or more, got none");
-    *columns = x->_shape[x->_ndim - 1];
+    *lead = x->_ndim - 1;
     if (!gamma != !beta) return cf_fail(CFX_EARG, "layernorm: expected gamma and beta, or neither");
     if (!gamma) return CFX_OK;
     CF_TRY(cf_check_tensor("layernorm", "gamma", gamma));
     CF_TRY(cf_check_tensor("layernorm", "beta", beta));
     CF_TRY(cf_check_same_device("layernorm", "gamma", x, gamma));
     CF_TRY(cf_check_same_device("layernorm", "beta", x, beta));
-    const int lead = x->_ndim - gamma->_ndim;
-    const bool fits = lead >= 0 && gamma->_ndim > 0 && cf_same_shape(gamma, beta) && gamma->_dtype == beta->_dtype &&
-                      gamma->_dtype == x->_dtype && cfx_is_contiguous(gamma) && cfx_is_contiguous(beta) &&
-                      memcmp(gamma->_shape, x->_shape + lead, gamma->_ndim * sizeof *gamma->_shape) == 0;
-    if (!fits)
-        return cf_fail(CFX_EARG,
-                       "layernorm: argument 'gamma': expected the last dimensions of a %s (beta likewise), got %s",
-                       cf_describe(x, want), cf_describe(gamma, have));
-    *columns = cf_numel(gamma);
-    return CFX_OK;
+    *lead = x->_ndim - gamma->_ndim;
+    if (*lead >= 0 && gamma->_ndim > 0 && cf_same_shape(gamma, beta) && gamma->_dtype == beta->_dtype &&
+        gamma->_dtype == x->_dtype && cfx_is_contiguous(gamma) && cfx_is_contiguous(beta) &&
+        cf_has_shape(gamma, x->_ndim - *lead, x->_shape + *lead))
+        return CFX_OK;
+    return cf_fail(CFX_EARG,
+                   "layernorm: argument 'gamma': expected the last dimensions of a %s (beta likewise), got %s",
+                   cf_describe(x, want), cf_describe(gamma, have));
 }
 
 /* Borrowed: x as one dimension. */
@@ -55,11 +50,11 @@ static void flat(const cfx_tensor *x, cfx_tensor *out) {
 
 CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, double eps,
                                  cfx_tensor *out) {
-    int64_t columns = 0;
+    int lead = 0;
     cfx_tensor rows = {0}, mean = {0}, rstd = {0}, y, g, b;
     cf_node *node = NULL;
-    CF_TRY(check_norm(x, gamma, beta, &columns));
-    CF_TRY(rows_of(x, columns, &rows));
+    CF_TRY(check_norm(x, gamma, beta, &lead));
+    CF_TRY(rows_of(x, lead, &rows));
     cfx_status status = cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out);
     const int kept = x->_dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
     if (status == CFX_OK) status = cf_new(cf_device(x), kept, 1, rows._shape, &mean);
@@ -100,7 +95,7 @@ cfx_status cf_grad_layernorm(cfx_tape *tape, cf_node *node, const cfx_tensor *gr
     const cf_input *in = &node->inputs[0];
     const bool affine = node->nin == 3;
     cfx_tensor *x = &node->saved[0], dy = {0}, g[3] = {0}, gamma, to[3];
-    CF_TRY(rows_of(grad, x->_shape[1], &dy));
+    CF_TRY(rows_of(grad, grad->_ndim - (affine ? node->inputs[1].ndim : 1), &dy));
     cfx_status status = cf_new(in->device, grad->_dtype, in->ndim, in->shape, &g[0]);
     for (int k = 1; k < 3 && affine && status == CFX_OK; k++) {
         const cf_input *p = &node->inputs[k];
@@ -146,8 +141,7 @@ static cfx_status check_classes(const cfx_tensor *x, const cfx_tensor *target, d
                        cf_describe(x, have));
     *ids = !cf_is_float(target->_dtype);
     const int rank = *ids ? x->_ndim - 1 : x->_ndim;
-    if (target->_dtype == CFX_BOOL || target->_ndim != rank ||
-        memcmp(target->_shape, x->_shape, (size_t)rank * sizeof *x->_shape) != 0)
+    if (target->_dtype == CFX_BOOL || !cf_has_shape(target, rank, x->_shape))
         return cf_fail(CFX_EARG, "crossentropy: argument 'target': expected ids, or probabilities, for a %s, got %s",
                        cf_describe(x, want), cf_describe(target, have));
     if (!(smoothing >= 0 && smoothing <= 1))
@@ -163,10 +157,9 @@ CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *
     cfx_tensor x = {0}, t = {0}, lse = {0}, weight = {0}, loss;
     cf_node *node = NULL;
     CF_TRY(check_classes(logits, target, smoothing, reduction, &ids));
-    const int64_t classes = logits->_shape[logits->_ndim - 1];
     const int dtype = logits->_dtype, kept = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
-    CF_TRY(rows_of(logits, classes, &x));
-    cfx_status status = ids ? rows_of(target, 1, &t) : rows_of(target, classes, &t);
+    CF_TRY(rows_of(logits, logits->_ndim - 1, &x));
+    cfx_status status = rows_of(target, logits->_ndim - 1, &t);
     if (status == CFX_OK && ids) cf_set_packed(&t, 1, x._shape);
     if (status == CFX_OK)
         status = cf_new(cf_device(logits), dtype, reduction == CFX_NONE ? logits->_ndim - 1 : 0, logits->_shape, out);

@@ -21,11 +21,6 @@ CFX_API void cfx_layout_free(cfx_layout *layout) {
     if (layout && --layout->refs == 0) layout_drop(layout);
 }
 
-static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
-    return a->_buffer == b->_buffer && a->_offset == b->_offset && a->_dtype == b->_dtype && cf_same_shape(a, b) &&
-           memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
-}
-
 /* qsort: the same views side by side, each in the order of the list. */
 static int by_view(const void *a, const void *b) {
     const cfx_tensor *const *p = *(const cfx_tensor *const *const *)a, *const *q = *(const cfx_tensor *const *const *)b;
@@ -49,7 +44,7 @@ static cfx_status find_ties(int32_t n, const cfx_tensor *const *tensors, cf_layo
     for (int32_t i = 0, end; i < n; i = end) {
         const int32_t first = (int32_t)(order[i] - tensors);
         places[first].tied = -1;
-        for (end = i + 1; end < n && same_view(*order[end], *order[i]); end++)
+        for (end = i + 1; end < n && cf_same_view(*order[end], *order[i]); end++)
             places[order[end] - tensors].tied = first;
     }
     free(memory);
@@ -90,7 +85,7 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
             place->offset = layout->places[place->tied].offset;
             continue;
         }
-        const int64_t unit = CF_ALIGN / cfx_dtype_size(x->_dtype);
+        const int64_t unit = CF_ALIGN / cf_dtype_size(x->_dtype);
         place->offset = layout->total[x->_dtype];
         if (__builtin_add_overflow(layout->total[x->_dtype], (place->numel + unit - 1) / unit * unit,
                                    &layout->total[x->_dtype])) {
@@ -110,8 +105,7 @@ CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_
         const cf_layout_place *place = &layout->places[i];
         const cfx_tensor *x = handles[i];
         if (!x || !x->_buffer || x->_buffer->layout != layout || x->_buffer->layout_dtype != place->dtype ||
-            x->_offset != place->offset || x->_ndim != place->ndim ||
-            memcmp(x->_shape, place->shape, (size_t)place->ndim * sizeof *place->shape) != 0)
+            x->_offset != place->offset || !cf_has_shape(x, place->ndim, place->shape))
             return 0;
     }
     return 1;
@@ -119,7 +113,7 @@ CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_
 
 /* The gaps behind the places of one buffer, as (offset, bytes) pairs. */
 static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor *whole) {
-    const int64_t size = cfx_dtype_size(whole->_dtype);
+    const int64_t size = cf_dtype_size(whole->_dtype);
     int64_t *pairs, n = 0, end = 0;
     void *memory;
     CF_TRY(cf_alloc((size_t)(layout->n + 1) * 2 * sizeof *pairs, &memory));
@@ -245,12 +239,11 @@ static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handle
         const cf_layout_place *place = &layout->places[i];
         CF_TRY(cf_check_tensor("pack", place->path, handles[i]));
         CF_TRY(cf_check_writable("pack", handles[i]));
-        if (handles[i]->_dtype != place->dtype || handles[i]->_ndim != place->ndim ||
-            memcmp(handles[i]->_shape, place->shape, (size_t)place->ndim * sizeof *place->shape) != 0)
+        if (handles[i]->_dtype != place->dtype || !cf_has_shape(handles[i], place->ndim, place->shape))
             return cf_fail(CFX_EARG, "pack: parameter '%s': expected %s (%s), got %s", place->path,
                            cf_shape_text(place->ndim, place->shape, want), cfx_dtype_name(place->dtype),
                            cf_describe(handles[i], have));
-        if (place->tied >= 0 && !same_view(handles[i], handles[place->tied]))
+        if (place->tied >= 0 && !cf_same_view(handles[i], handles[place->tied]))
             return cf_fail(CFX_EARG, "pack: parameter '%s': expected the same tensor as '%s'", place->path,
                            layout->places[place->tied].path);
     }
@@ -294,7 +287,7 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
 /* Cuts the buffer into buckets at the places' borders. */
 static cfx_status cut(cf_buffer *buffer) {
     const cfx_layout *layout = buffer->layout;
-    const int64_t size = cfx_dtype_size(buffer->layout_dtype);
+    const int64_t size = cf_dtype_size(buffer->layout_dtype);
     int32_t n = 0;
     void *memory;
     CF_TRY(cf_alloc_zero((size_t)layout->n + 1, sizeof(cf_bucket), &memory));
@@ -317,7 +310,7 @@ static cfx_status cut(cf_buffer *buffer) {
 }
 
 static cf_bucket *bucket_of(const cfx_tensor *place) {
-    const int64_t at = place->_offset * cfx_dtype_size(place->_dtype);
+    const int64_t at = place->_offset * cf_dtype_size(place->_dtype);
     cf_bucket *b = place->_buffer->buckets;
     while (b->from >= 0 && b->to <= at) b++;
     return b->from >= 0 ? b : NULL;

@@ -276,8 +276,7 @@ CFX_API cfx_status cfx_flip(const cfx_tensor *x, int32_t ndims, const int32_t *d
         if (bits >> d & 1) return cf_fail(CFX_EARG, "flip: dimension %d is named twice", d + 1);
         bits |= (int64_t)1 << d;
         if (x->_shape[d] == 0) continue;
-        back._offset += (x->_shape[d] - 1) * x->_stride[d];
-        back._stride[d] = -x->_stride[d];
+        cf_narrow(&back, d, x->_shape[d] - 1, x->_shape[d], -1);
     }
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
     CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, &back}}));
@@ -291,10 +290,7 @@ static cfx_status pad_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *
     const cf_input *in = &node->inputs[0];
     cfx_tensor g = *dy; /* borrowed */
     cfx_tensor own;
-    for (int32_t d = 0; d < in->ndim; d++) {
-        g._offset += node->inputs[1].shape[d] * g._stride[d];
-        g._shape[d] = in->shape[d];
-    }
+    for (int32_t d = 0; d < in->ndim; d++) cf_narrow(&g, d, node->inputs[1].shape[d], in->shape[d], 1);
     cf_alias(&g, &own);
     return cf_give(tape, node, 0, &own);
 }
@@ -314,10 +310,7 @@ CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int
     }
     CF_TRY(cfx_full(cf_device(x), x->_dtype, x->_ndim, shape, value, out));
     cfx_tensor inside = *out; /* borrowed */
-    for (int d = 0; d < x->_ndim; d++) {
-        inside._offset += before[d] * out->_stride[d];
-        inside._shape[d] = x->_shape[d];
-    }
+    for (int32_t d = 0; d < x->_ndim; d++) cf_narrow(&inside, d, before[d], x->_shape[d], 1);
     const cfx_status status = cf_issue_run(
         &(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {&inside, (cfx_tensor *)x}});
     if (status != CFX_OK) {

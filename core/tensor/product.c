@@ -7,41 +7,28 @@
 
 /* Borrowed: x with its last two dimensions exchanged. */
 static void exchanged(const cfx_tensor *x, cfx_tensor *out) {
+    const int r = x->_ndim - 2;
     *out = *x;
-    const int r = x->_ndim - 2, c = x->_ndim - 1;
-    out->_shape[r] = x->_shape[c];
-    out->_shape[c] = x->_shape[r];
-    out->_stride[r] = x->_stride[c];
-    out->_stride[c] = x->_stride[r];
+    cf_dims_pick(2, (int32_t[]){1, 0}, out->_shape + r, out->_stride + r);
 }
 
-/* Borrowed: x with its batch dimensions stretched to those of a result of `ndim` dimensions. */
-static void batched(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
-    *out = *x;
-    const int lead = ndim - x->_ndim;
-    out->_ndim = (uint8_t)ndim;
-    for (int d = 0; d < ndim; d++) {
-        const int64_t had = d < lead ? 1 : x->_shape[d - lead];
-        out->_shape[d] = d < ndim - 2 ? shape[d] : had;
-        out->_stride[d] = d < lead || (d < ndim - 2 && had == 1) ? 0 : x->_stride[d - lead];
-    }
+/* Borrowed: x with its batch dimensions expanded to those of a result. */
+static void batched(const cfx_tensor *x, int32_t ndim, const int64_t *result, cfx_tensor *out) {
+    int64_t shape[CFX_MAX_DIMS];
+    memcpy(shape, result, (size_t)(ndim - 2) * sizeof *shape);
+    memcpy(shape + ndim - 2, x->_shape + x->_ndim - 2, 2 * sizeof *shape);
+    cf_expand(x, ndim, shape, out);
 }
 
 /* Both of two dimensions or more. */
 static cfx_status run_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor x, y;
-    const int n = a->_ndim > b->_ndim ? a->_ndim : b->_ndim;
-    for (int d = 0; d < n - 2; d++) {
-        const int da = d - (n - a->_ndim), db = d - (n - b->_ndim);
-        const int64_t sa = da < 0 ? 1 : a->_shape[da], sb = db < 0 ? 1 : b->_shape[db];
-        if (sa != sb && sa != 1 && sb != 1) {
-            char left[256], right[256];
-            return cf_fail(CFX_EARG, "matmul: argument 'b': expected batch dimensions that broadcast with a %s, got %s",
-                           cf_describe(a, left), cf_describe(b, right));
-        }
-        shape[d] = sa == 1 ? sb : sa;
-    }
+    char one[256], other[256];
+    const int n = 2 + cf_shape_broadcast(a->_ndim - 2, a->_shape, b->_ndim - 2, b->_shape, shape);
+    if (n < 2)
+        return cf_fail(CFX_EARG, "matmul: argument 'b': expected batch dimensions that broadcast with a %s, got %s",
+                       cf_describe(a, one), cf_describe(b, other));
     shape[n - 2] = a->_shape[a->_ndim - 2];
     shape[n - 1] = b->_shape[b->_ndim - 1];
     const int dtype = cfx_dtype_promote(a->_dtype, b->_dtype);
@@ -173,8 +160,7 @@ static cfx_status check_dense(const cfx_tensor *x, const cfx_tensor *w, const cf
 /* x as [rows, in]: a view where it can be, else a copy; not recorded. */
 static cfx_status flatten(const cfx_tensor *x, cfx_tensor *out) {
     cfx_tensor plain;
-    int64_t shape[2] = {1, x->_shape[x->_ndim - 1]};
-    for (int d = 0; d + 1 < x->_ndim; d++) shape[0] *= x->_shape[d];
+    const int64_t shape[2] = {cf_shape_numel(x->_ndim - 1, x->_shape), x->_shape[x->_ndim - 1]};
     cf_alias(x, &plain);
     cfx_status status = cfx_reshape(&plain, 2, shape, out);
     cfx_release(&plain);

@@ -4,55 +4,52 @@
 
 #include "tensor/tape.h"
 
-/* x's dimensions in two groups: kept first, reduced last. */
+/* Dimensions in two groups. */
 typedef struct split {
     int32_t nkept, nreduced;
-    int32_t kept[CFX_MAX_DIMS], reduced[CFX_MAX_DIMS];
-    int64_t count; /* elements reduced into one */
+    int32_t dims[CFX_MAX_DIMS], reduced[CFX_MAX_DIMS]; /* dims: those that are kept, then the reduced ones */
+    int64_t count;                                     /* elements reduced into one */
 } split;
 
-static cfx_status split_dims(const char *name, const cfx_tensor *x, int32_t ndims, const int32_t *dims, split *s) {
-    uint8_t marked[CFX_MAX_DIMS] = {0};
+/* reduced: which dimensions are, as bits. */
+static void split_by(int64_t reduced, int32_t ndim, const int64_t *shape, split *s) {
+    int64_t sizes[CFX_MAX_DIMS];
     s->nkept = s->nreduced = 0;
-    s->count = 1;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (reduced >> d & 1) {
+            sizes[s->nreduced] = shape[d];
+            s->reduced[s->nreduced++] = d;
+        } else {
+            s->dims[s->nkept++] = d;
+        }
+    }
+    memcpy(s->dims + s->nkept, s->reduced, (size_t)s->nreduced * sizeof *s->dims);
+    s->count = cf_shape_numel(s->nreduced, sizes);
+}
+
+/* As bits; without any named all of them. */
+static cfx_status named_dims(const char *name, const cfx_tensor *x, int32_t ndims, const int32_t *dims, int64_t *bits) {
+    *bits = ndims ? 0 : ((int64_t)1 << x->_ndim) - 1;
     for (int32_t k = 0; k < ndims; k++) {
         int32_t d = dims[k];
         CF_TRY(cf_check_dim(name, x->_ndim, &d));
-        if (marked[d]++) return cf_fail(CFX_EARG, "%s: dimension %d is named twice", name, d + 1);
-    }
-    for (int32_t d = 0; d < x->_ndim; d++) {
-        if (ndims == 0 || marked[d]) {
-            s->reduced[s->nreduced++] = d;
-            s->count *= x->_shape[d];
-        } else {
-            s->kept[s->nkept++] = d;
-        }
+        if (*bits >> d & 1) return cf_fail(CFX_EARG, "%s: dimension %d is named twice", name, d + 1);
+        *bits |= (int64_t)1 << d;
     }
     return CFX_OK;
 }
 
-/* x as the kernels want it; borrowed. */
+/* x as the kernels want it, the reduced dimensions last; borrowed. */
 static void arrange(const cfx_tensor *x, const split *s, cfx_tensor *out) {
     *out = *x;
-    for (int32_t k = 0; k < x->_ndim; k++) {
-        const int32_t d = k < s->nkept ? s->kept[k] : s->reduced[k - s->nkept];
-        out->_shape[k] = x->_shape[d];
-        out->_stride[k] = x->_stride[d];
-    }
+    cf_pick_dims(out, x->_ndim, s->dims);
 }
 
 /* `r` (kept dimensions only) with the reduced ones back as dimensions of size 1; borrowed. */
 static void with_ones(const cfx_tensor *r, const split *s, cfx_tensor *out) {
     *out = *r;
-    out->_ndim = (uint8_t)(s->nkept + s->nreduced);
-    for (int32_t k = 0; k < s->nreduced; k++) {
-        out->_shape[s->reduced[k]] = 1;
-        out->_stride[s->reduced[k]] = 0;
-    }
-    for (int32_t k = 0; k < s->nkept; k++) {
-        out->_shape[s->kept[k]] = r->_shape[k];
-        out->_stride[s->kept[k]] = r->_stride[k];
-    }
+    for (int32_t k = 0; k < s->nreduced; k++)
+        cf_dims_insert(out->_ndim++, s->reduced[k], 1, 0, out->_shape, out->_stride);
 }
 
 static void reduced_dtypes(int32_t op, int32_t dtype, int32_t *compute, int32_t *result) {
@@ -70,12 +67,13 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
         return cf_fail(CFX_EARG, "reduce: there is no such operation (%d)", op);
     const char *name = cf_op_table[op].name;
     int32_t compute, result;
-    int64_t shape[CFX_MAX_DIMS];
+    int64_t reduced;
     cfx_tensor in, made = {0};
     split s;
     cf_node *node = NULL;
     CF_TRY(cf_check_tensor(name, "x", x));
-    CF_TRY(split_dims(name, x, ndims, dims, &s));
+    CF_TRY(named_dims(name, x, ndims, dims, &reduced));
+    split_by(reduced, x->_ndim, x->_shape, &s);
     const bool id = op == CF_OP_argmax || op == CF_OP_argmin;
     if (id && ndims > 1) return cf_fail(CFX_EARG, "%s: expected one dimension or none, got %d", name, ndims);
     if (s.count == 0 && (id || op == CF_OP_max || op == CF_OP_min)) {
@@ -84,10 +82,9 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
     }
     reduced_dtypes(op, x->_dtype, &compute, &result);
     arrange(x, &s, &in);
-    for (int32_t k = 0; k < s.nkept; k++) shape[k] = x->_shape[s.kept[k]];
     if (out->_buffer && s.nkept != out->_ndim) return cf_fail(CFX_EARG, "%s: the place has another rank", name);
     cfx_tensor *to = out->_buffer ? out : &made;
-    CF_TRY(cf_new(cf_device(x), result, s.nkept, shape, to));
+    CF_TRY(cf_new(cf_device(x), result, s.nkept, in._shape, to));
     CF_TRY(cf_issue_run(&(cf_issue){
         .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {to, &in}, .p = {param}, .i = {s.nreduced}}));
     if (to == &made) {
@@ -97,8 +94,7 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
     if (!cf_gradients[op] || !x->_tape) return CFX_OK;
     CF_TRY(cf_record((cf_op)op, cf_gradients[op], 1, &x, out, &node));
     if (!node) return CFX_OK;
-    node->i[0] = 0;
-    for (int32_t k = 0; k < s.nreduced; k++) node->i[0] |= (int64_t)1 << s.reduced[k];
+    node->i[0] = reduced;
     node->p[0] = param;
     if (op == CF_OP_sum || op == CF_OP_mean) return CFX_OK;
     cf_save(node, x);
@@ -108,30 +104,17 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
 
 /* ---- gradients -------------------------------------------------------------------------------------- */
 
-/* The split of the node's forward call, and dy (or a saved result) with size-1 dimensions, expanded to x. */
+/* That of the node's forward call. */
 static void split_of(const cf_node *node, split *s) {
-    const cf_input *in = &node->inputs[0];
-    s->nkept = s->nreduced = 0;
-    s->count = 1;
-    for (int32_t d = 0; d < in->ndim; d++) {
-        if (node->i[0] >> d & 1) {
-            s->reduced[s->nreduced++] = d;
-            s->count *= in->shape[d];
-        } else {
-            s->kept[s->nkept++] = d;
-        }
-    }
+    split_by(node->i[0], node->inputs[0].ndim, node->inputs[0].shape, s);
 }
 
-/* Borrowed: r (kept dimensions, with or without ones) stretched to x's shape. */
+/* Borrowed: r (dy or a result: the kept dimensions, with or without ones) expanded to x's shape. */
 static void spread(const cf_node *node, const split *s, const cfx_tensor *r, cfx_tensor *out) {
     const cf_input *in = &node->inputs[0];
     if (r->_ndim == s->nkept && s->nreduced) with_ones(r, s, out);
     else *out = *r;
-    for (int32_t k = 0; k < s->nreduced; k++) {
-        out->_shape[s->reduced[k]] = in->shape[s->reduced[k]];
-        out->_stride[s->reduced[k]] = 0;
-    }
+    cf_dims_expand(in->ndim, out->_shape, out->_stride, in->ndim, in->shape);
     out->_tape = 0;
 }
 
@@ -164,13 +147,7 @@ cfx_status cf_grad_prod(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     arrange(&g, &s, &to);
     arrange(&node->saved[0], &s, &x);
     from = *dy; /* only the kept dimensions */
-    if (dy->_ndim != s.nkept) {
-        for (int32_t k = 0; k < s.nkept; k++) {
-            from._shape[k] = dy->_shape[s.kept[k]];
-            from._stride[k] = dy->_stride[s.kept[k]];
-        }
-        from._ndim = (uint8_t)s.nkept;
-    }
+    if (dy->_ndim != s.nkept) cf_pick_dims(&from, s.nkept, s.dims);
     const cfx_status status = cf_issue_run(&(cf_issue){
         .op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2, .t = {&to, &from, &x}, .i = {s.nreduced}});
     if (status != CFX_OK) {

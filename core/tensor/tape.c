@@ -24,11 +24,6 @@ struct cfx_tape {
 /* Of a leaf's place: no contribution yet; one is being written into it by the node at hand; one has come. */
 enum { NONE, LENT, GIVEN };
 
-static bool same_view(const cfx_tensor *a, const cfx_tensor *b) {
-    return a->_buffer == b->_buffer && a->_offset == b->_offset && a->_dtype == b->_dtype && cf_same_shape(a, b) &&
-           memcmp(a->_stride, b->_stride, a->_ndim * sizeof *a->_stride) == 0;
-}
-
 /* ---- watches ---------------------------------------------------------------------------------------- */
 
 static cfx_tape *tape_of(const cfx_tensor *x) {
@@ -226,7 +221,7 @@ static void find_ties(cfx_tape *tape, int32_t n, cfx_tensor *const *watched) {
     }
     for (int32_t i = 1; i < n && !rises && !falls; i++)
         for (int32_t j = 0; j < i && tape->nodes[i].inputs[0].node == i; j++)
-            if (same_view(watched[i], watched[j])) tape->nodes[i].inputs[0].node = j;
+            if (cf_same_view(watched[i], watched[j])) tape->nodes[i].inputs[0].node = j;
 }
 static int32_t tied_to(const cfx_tape *tape, int32_t leaf) { return tape->nodes[leaf].inputs[0].node; }
 
@@ -289,9 +284,7 @@ void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim,
     memset(out, 0, sizeof *out);
     if (in->node < 0 || in->node >= tape->leaves || tape->given[in->node] != NONE || tape->accumulate) return;
     const cfx_tensor *place = &tape->places[in->node];
-    if (!place->_buffer || place->_dtype != dtype || place->_ndim != ndim ||
-        memcmp(place->_shape, shape, (size_t)ndim * sizeof *shape) != 0)
-        return;
+    if (!place->_buffer || place->_dtype != dtype || !cf_has_shape(place, ndim, shape)) return;
     *out = *place;
     out->_lent = 1;
     tape->given[in->node] = LENT;
@@ -312,9 +305,7 @@ static cfx_status fit(const cf_input *in, cfx_tensor *g) {
     if (lead > 0) {
         cfx_tensor view;
         cf_alias(g, &view);
-        view._ndim = (uint8_t)in->ndim;
-        memmove(view._shape, g->_shape + lead, (size_t)in->ndim * sizeof *view._shape);
-        memmove(view._stride, g->_stride + lead, (size_t)in->ndim * sizeof *view._stride);
+        for (int d = 0; d < lead; d++) cf_drop_dim(&view, 0);
         cfx_release(g);
         *g = view;
     }
@@ -388,15 +379,15 @@ static cfx_status take_places(cfx_tape *tape) {
         if (grad->_buffer) {
             cf_alias(grad, &tape->places[i]);
             CF_TRY(cf_check_writable("gradient", grad));
-            if (grad->_ndim != form->ndim || grad->_dtype != form->dtype || cf_device(grad) != form->device ||
-                memcmp(grad->_shape, form->shape, (size_t)form->ndim * sizeof *form->shape) != 0) {
+            if (grad->_dtype != form->dtype || cf_device(grad) != form->device ||
+                !cf_has_shape(grad, form->ndim, form->shape)) {
                 char have[256], want[192];
                 return cf_fail(CFX_EARG, "gradient: place %d: expected %s (%s, %s), got %s", i + 1,
                                cf_shape_text(form->ndim, form->shape, want), cfx_dtype_name(form->dtype),
                                form->device->name, cf_describe(grad, have));
             }
         }
-        if (grad->_buffer && tape->accumulate && !same_view(grad, tape->grads[tied_to(tape, i)]))
+        if (grad->_buffer && tape->accumulate && !cf_same_view(grad, tape->grads[tied_to(tape, i)]))
             return cf_fail(CFX_EARG, "gradient: place %d: parameters %d and %d are one, but their gradients are not",
                            i + 1, tied_to(tape, i) + 1, i + 1);
     }
@@ -437,7 +428,7 @@ static cfx_status hand_out(cfx_tape *tape, int32_t i) {
     const int32_t first = tied_to(tape, i);
     if (first != i) {
         if (!out->_buffer) return cfx_retain(tape->grads[first], out);
-        if (same_view(out, tape->grads[first])) return CFX_OK;
+        if (cf_same_view(out, tape->grads[first])) return CFX_OK;
         cf_buckets_abort(out); /* it may have counted this place already */
         return cf_copy_make(&tape->places[i], tape->grads[first]);
     }
@@ -620,7 +611,7 @@ CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *gr
     const cf_input *in = &cf_node_inputs(node)[i];
     if (in->given) return cf_fail(CFX_ESTATE, "give: the gradient of input %d was given already", i + 1);
     if (in->node < 0) return CFX_OK;
-    if (grad->_ndim != in->ndim || memcmp(grad->_shape, in->shape, (size_t)in->ndim * sizeof *in->shape) != 0) {
+    if (!cf_has_shape(grad, in->ndim, in->shape)) {
         char have[256], want[192];
         return cf_fail(CFX_EARG, "op: gradient %d: expected the input's shape %s, got %s", i + 1,
                        cf_shape_text(in->ndim, in->shape, want), cf_describe(grad, have));

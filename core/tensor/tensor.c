@@ -9,14 +9,6 @@
 
 /* ---- text for messages ------------------------------------------------------------------------------ */
 
-const char *cf_shape_text(int ndim, const int64_t *shape, char text[192]) {
-    size_t used = (size_t)snprintf(text, 192, "[");
-    for (int d = 0; d < ndim && used < 170; d++)
-        used += (size_t)snprintf(text + used, 192 - used, "%s%lld", d ? ", " : "", (long long)shape[d]);
-    snprintf(text + used, 192 - used, "]");
-    return text;
-}
-
 const char *cf_describe(const cfx_tensor *x, char text[256]) {
     char shape[192];
     snprintf(text, 256, "%s (%s, %s)", cf_shape_text(x->_ndim, x->_shape, shape), cfx_dtype_name(x->_dtype),
@@ -71,34 +63,66 @@ cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, con
                    cf_shape_text(ndim, shape, text));
 }
 
-bool cf_shape_bytes(int32_t dtype, int32_t ndim, const int64_t *shape, size_t *bytes) {
-    size_t all = (size_t)cfx_dtype_size(dtype);
-    bool empty = false;
-    for (int d = 0; d < ndim; d++) {
-        empty |= shape[d] == 0;
-        if (!cf_mul_size(all, (size_t)(shape[d] ? shape[d] : 1), &all) || all > (size_t)PTRDIFF_MAX) return false;
-    }
-    *bytes = empty ? 0 : all;
+/* ---- what views show -------------------------------------------------------------------------------- */
+
+void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
+    const int64_t size = cf_dtype_size(x->_dtype);
+    int64_t low, high;
+    cf_dims_extent(x->_ndim, x->_shape, x->_stride, &low, &high);
+    *from = (x->_offset + low) * size;
+    *to = (x->_offset + high) * size;
+}
+
+void cf_reach(const cfx_tensor *x, uintptr_t *from, uintptr_t *to) {
+    cf_view v;
+    cf_view_of(x, &v);
+    cf_view_reach(&v, from, to);
+}
+
+int64_t cf_shared(const cfx_tensor *a, const cfx_tensor *b, int64_t enough) {
+    cf_view v, w;
+    cf_view_of(a, &v);
+    cf_view_of(b, &w);
+    return cf_view_shared(&v, &w, enough);
+}
+
+bool cf_is_expanded(const cfx_tensor *x) { return cf_dims_expanded(x->_ndim, x->_shape, x->_stride); }
+
+bool cf_same_view(const cfx_tensor *a, const cfx_tensor *b) {
+    return a->_buffer == b->_buffer && a->_offset == b->_offset && a->_dtype == b->_dtype && cf_same_shape(a, b) &&
+           cf_shape_same(a->_ndim, a->_stride, b->_stride);
+}
+
+bool cf_is_same(const cfx_tensor *a, const cfx_tensor *b) {
+    if (cf_data(a) != cf_data(b) || a->_dtype != b->_dtype || !cf_same_shape(a, b)) return false;
+    for (int d = 0; d < a->_ndim; d++)
+        if (a->_stride[d] != b->_stride[d] && a->_shape[d] != 1) return false;
     return true;
 }
 
-bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b) {
-    return a->_ndim == b->_ndim && memcmp(a->_shape, b->_shape, a->_ndim * sizeof *a->_shape) == 0;
+bool cf_narrow(cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step) {
+    return cf_dims_slice(&x->_shape[dim], &x->_stride[dim], start, n, step, &x->_offset);
 }
 
-void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
-    const int64_t size = cfx_dtype_size(x->_dtype);
-    int64_t low = x->_offset, high = x->_offset + 1;
-    for (int d = 0; d < x->_ndim; d++) {
-        if (x->_shape[d] == 0) {
-            *from = *to = x->_offset * size;
-            return;
-        }
-        if (x->_stride[d] > 0) high += (x->_shape[d] - 1) * x->_stride[d];
-        else low += (x->_shape[d] - 1) * x->_stride[d];
-    }
-    *from = low * size;
-    *to = high * size;
+void cf_drop_dim(cfx_tensor *x, int32_t dim) { cf_dims_drop(x->_ndim--, dim, x->_shape, x->_stride); }
+
+void cf_pick_dims(cfx_tensor *x, int32_t n, const int32_t *dims) {
+    cf_dims_pick(n, dims, x->_shape, x->_stride);
+    x->_ndim = (uint8_t)n;
+}
+
+void cf_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
+    *out = *x;
+    cf_dims_expand(x->_ndim, out->_shape, out->_stride, ndim, shape);
+    out->_ndim = (uint8_t)ndim;
+}
+
+void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
+    const int64_t size = x->_shape[dim], stride = x->_stride[dim];
+    cf_alias(x, out);
+    cf_drop_dim(out, dim);
+    cf_dims_insert(out->_ndim, out->_ndim, size, stride, out->_shape, out->_stride);
+    out->_ndim++;
 }
 
 /* ---- buffers ---------------------------------------------------------------------------------------- */
@@ -195,18 +219,10 @@ void cf_buffer_release(cf_buffer *buffer) {
 
 /* ---- handles ---------------------------------------------------------------------------------------- */
 
-void cf_packed_strides(int32_t ndim, const int64_t *shape, int64_t *stride) {
-    int64_t expect = 1;
-    for (int d = ndim - 1; d >= 0; d--) {
-        stride[d] = expect;
-        expect *= shape[d] ? shape[d] : 1;
-    }
-}
-
 void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape) {
     x->_ndim = (uint8_t)ndim;
     if (ndim > 0) memmove(x->_shape, shape, (size_t)ndim * sizeof *shape); /* no dimensions: shape may be NULL */
-    cf_packed_strides(ndim, shape, x->_stride);
+    cf_dims_pack(ndim, x->_shape, x->_stride);
 }
 
 void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape) {
@@ -222,9 +238,7 @@ void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape) 
 cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     if (out->_buffer) {
         char have[256], want[192];
-        if (out->_dtype == dtype && out->_ndim == ndim && cf_device(out) == device &&
-            memcmp(out->_shape, shape, (size_t)ndim * sizeof *shape) == 0)
-            return CFX_OK;
+        if (out->_dtype == dtype && cf_device(out) == device && cf_has_shape(out, ndim, shape)) return CFX_OK;
         return cf_fail(CFX_EARG, "expected a place for %s (%s, %s), got %s", cf_shape_text(ndim, shape, want),
                        cfx_dtype_name(dtype), device->name, cf_describe(out, have));
     }
@@ -286,17 +300,7 @@ CFX_API void cfx_release(cfx_tensor *x) {
 
 CFX_API cfx_device *cfx_tensor_device(const cfx_tensor *x) { return x && x->_buffer ? x->_buffer->device : NULL; }
 
-CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) {
-    int64_t expect = 1;
-    int32_t packed = 1;
-    if (!x) return 0;
-    for (int d = x->_ndim - 1; d >= 0; d--) {
-        if (x->_shape[d] == 0) return 1;
-        if (x->_shape[d] != 1 && x->_stride[d] != expect) packed = 0;
-        expect *= x->_shape[d];
-    }
-    return packed;
-}
+CFX_API int32_t cfx_is_contiguous(const cfx_tensor *x) { return x && cf_dims_packed(x->_ndim, x->_shape, x->_stride); }
 
 CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
     CF_TRY(cf_check_shape("empty", dtype, ndim, shape));

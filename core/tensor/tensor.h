@@ -8,6 +8,7 @@
 #define CF_TENSOR_TENSOR_H
 
 #include "base/status.h"
+#include "base/view.h"
 #include "device/context.h"
 
 /* A stretch of a gradient buffer whose last contribution is known. */
@@ -53,23 +54,31 @@ typedef struct cf_buffer {
 
 /* ---- handles ---------------------------------------------------------------------------------------- */
 
-static inline int64_t cf_numel(const cfx_tensor *x) {
-    int64_t n = 1;
-    for (int d = 0; d < x->_ndim; d++) n *= x->_shape[d];
-    return n;
-}
+static inline int64_t cf_numel(const cfx_tensor *x) { return cf_shape_numel(x->_ndim, x->_shape); }
+/* Of its elements, packed or not. */
+static inline int64_t cf_bytes(const cfx_tensor *x) { return cf_numel(x) * cf_dtype_size(x->_dtype); }
 static inline cfx_device *cf_device(const cfx_tensor *x) { return x->_buffer->device; }
 static inline cfx_context *cf_context(const cfx_tensor *x) { return x->_buffer->device->context; }
-static inline char *cf_data(const cfx_tensor *x) {
-    return x->_buffer->data + x->_offset * (int64_t)cfx_dtype_size(x->_dtype);
+static inline char *cf_data(const cfx_tensor *x) { return x->_buffer->data + x->_offset * cf_dtype_size(x->_dtype); }
+static inline bool cf_has_shape(const cfx_tensor *x, int ndim, const int64_t *shape) {
+    return x->_ndim == ndim && cf_shape_same(ndim, x->_shape, shape);
 }
-bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b);
+static inline bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b) {
+    return cf_has_shape(a, b->_ndim, b->_shape);
+}
+/* Whether a and b have their memory in common, element for element: by the numbers of their handles, or (cf_is_same) by
+ * where the elements lie. */
+bool cf_same_view(const cfx_tensor *a, const cfx_tensor *b);
+bool cf_is_same(const cfx_tensor *a, const cfx_tensor *b);
+/* cf_view_shared of two tensors, cf_view_reach and cf_dims_expanded of one. */
+int64_t cf_shared(const cfx_tensor *a, const cfx_tensor *b, int64_t enough);
+void cf_reach(const cfx_tensor *x, uintptr_t *from, uintptr_t *to);
+bool cf_is_expanded(const cfx_tensor *x);
 /* Bytes [from, to) of the buffer that the view can touch. */
 void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to);
 
 /* "[32, 128] (float32, cpu:0)" for messages; the result lies in `text`. */
 const char *cf_describe(const cfx_tensor *x, char text[256]);
-const char *cf_shape_text(int ndim, const int64_t *shape, char text[192]);
 
 /* A live tensor, or CFX_EARG naming function and argument. */
 cfx_status cf_check_tensor(const char *function, const char *argument, const cfx_tensor *x);
@@ -78,19 +87,24 @@ cfx_status cf_check_device(const char *function, const cfx_device *device);
 /* A dimension 0 <= *dim < ndim (negative ones count from the end), or CFX_EARG. */
 cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim);
 cfx_status cf_check_same_device(const char *function, const char *argument, const cfx_tensor *a, const cfx_tensor *b);
+/* A shape that a tensor may have, or CFX_EARG: that of every tensor has passed it, a view's too. */
 cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, const int64_t *shape);
-/* The one place where sizes are multiplied: bytes of a packed tensor of that shape; false if they are more than 2^63.
- * Every tensor's shape has passed it, a view's too, so that no product of some of its sizes overflows: a size of zero
- * counts as one, for beside it the others may be of any size. */
-bool cf_shape_bytes(int32_t dtype, int32_t ndim, const int64_t *shape, size_t *bytes);
 
 /* A packed tensor without a value.  An `out` that already has a buffer is taken as it is: it must have this
  * shape and dtype (this is how gradients are written in place). */
 cfx_status cf_new(cfx_device *device, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
 /* A handle on the same buffer with another view; nothing of the watch. */
 void cf_alias(const cfx_tensor *x, cfx_tensor *out);
-void cf_packed_strides(int32_t ndim, const int64_t *shape, int64_t *stride);
+/* Change what a handle shows: x is packed, and gets another shape of as many elements; n elements of one dimension
+ * (false: it has not those, see cf_dims_slice); one dimension less; the n dimensions `dims` alone, in that order. */
 void cf_set_packed(cfx_tensor *x, int32_t ndim, const int64_t *shape);
+bool cf_narrow(cfx_tensor *x, int32_t dim, int64_t start, int64_t n, int64_t step);
+void cf_drop_dim(cfx_tensor *x, int32_t dim);
+void cf_pick_dims(cfx_tensor *x, int32_t n, const int32_t *dims);
+/* Borrowed (no reference, not released): x expanded to a shape that it broadcasts to. */
+void cf_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out);
+/* A handle on x with dimension `dim` last. */
+void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
 /* Makes x, whose buffer is set, the whole of it, and no view, watched or frozen. */
 void cf_cover(cfx_tensor *x, int32_t dtype, int32_t ndim, const int64_t *shape);
 void cf_buffer_retain(cf_buffer *buffer);
@@ -178,10 +192,6 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x);
 
 /* ---- operations on operations ----------------------------------------------------------------------- */
 
-/* NumPy's broadcasting of two shapes. */
-cfx_status cf_broadcast(const char *function, const cfx_tensor *a, const cfx_tensor *b, int32_t *ndim, int64_t *shape);
-/* x with dimension `dim` last (a view). */
-void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out);
 /* y += x, y = x, y = 0, without checks for tapes, as parts of the making of y. */
 cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x);
 cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x);

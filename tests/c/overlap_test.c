@@ -1,10 +1,10 @@
-/* Which elements two views share: core/tensor/overlap.c. */
+/* Which elements two views share: core/base/view.c, as tensors have it. */
 #include "test.h"
 
 #include <stdlib.h>
 
 #include "queues.h"
-#include "tensor/overlap.h"
+#include "tensor/tensor.h"
 
 static uint64_t state;
 static int64_t below(int64_t n) { /* 0 to n - 1; of none 0 */

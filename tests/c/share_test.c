@@ -1,6 +1,7 @@
 /* cfx_share: tensors over the host program's memory, and when it gets that back. */
 #include "test.h"
 
+#include "base/log.h"
 #include "queues.h"
 
 typedef struct owner {

@@ -141,60 +141,9 @@ static const move stores[CF_COMPUTES][CFX_DTYPES] = {ROW(store, F32), ROW(store,
 
 /* ---- views ----------------------------------------------------------------------------------------------- */
 
-void CF_K(flatten)(cf_view *v) {
-    int n = 0;
-    for (int d = 0; d < v->ndim; d++) {
-        if (v->shape[d] == 1) continue;
-        if (n && v->stride[n - 1] == v->stride[d] * v->shape[d]) {
-            v->shape[n - 1] *= v->shape[d];
-            v->stride[n - 1] = v->stride[d];
-        } else {
-            v->shape[n] = v->shape[d];
-            v->stride[n++] = v->stride[d];
-        }
-    }
-    if (!n) {
-        v->shape[0] = 1;
-        v->stride[0] = 1;
-        n = 1;
-    }
-    v->ndim = n;
-}
-
-void CF_K(expand)(cf_view *x, const cf_view *y) {
-    const int missing = y->ndim - x->ndim;
-    for (int d = y->ndim - 1; d >= 0; d--) {
-        const int from = d - missing;
-        x->stride[d] = from >= 0 && x->shape[from] == y->shape[d] ? x->stride[from] : 0;
-    }
-    memcpy(x->shape, y->shape, sizeof x->shape);
-    x->ndim = y->ndim;
-}
-
-void CF_K(order)(cf_view *views, int n) {
-    int dims[CFX_MAX_DIMS], count = 0;
-    for (int d = 0; d < views->ndim; d++) {
-        if (views->shape[d] == 1) continue;
-        int at = count++;
-        for (; at > 0 && llabs(views->stride[dims[at - 1]]) < llabs(views->stride[d]); at--) dims[at] = dims[at - 1];
-        dims[at] = d;
-    }
-    for (int k = 0; k < n; k++) {
-        cf_view *v = &views[k];
-        int64_t shape[CFX_MAX_DIMS], stride[CFX_MAX_DIMS];
-        for (int d = 0; d < count; d++) {
-            shape[d] = v->shape[dims[d]];
-            stride[d] = v->stride[dims[d]];
-        }
-        memcpy(v->shape, shape, sizeof shape[0] * (size_t)count);
-        memcpy(v->stride, stride, sizeof stride[0] * (size_t)count);
-        v->ndim = count;
-    }
-}
-
 /* Walks elements [from, from + n) by pieces of whole rows of the last dimension, and parts of one at the ends. */
 static void walk(const cf_view *v, cf_compute c, int64_t from, int64_t n, char *block, move f) {
-    const int64_t bytes = cf_compute_size(c), size = cf_size_of(v->dtype);
+    const int64_t bytes = cf_compute_size(c), size = cf_dtype_size(v->dtype);
     const int last = v->ndim - 1, up = last - 1;
     const int64_t cols = v->shape[last], cs = v->stride[last];
     char *memory = v->data;

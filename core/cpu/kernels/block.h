@@ -31,10 +31,6 @@ static inline int cf_compute_dtype(cf_compute c) {
     return c == CF_F32 ? CFX_FLOAT32 : c == CF_F64 ? CFX_FLOAT64 : CFX_INT64;
 }
 static inline int64_t cf_compute_size(cf_compute c) { return c == CF_F32 ? 4 : 8; }
-static inline int64_t cf_size_of(int dtype) {
-    static const uint8_t size[CFX_DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8};
-    return size[dtype];
-}
 static inline int64_t cf_round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 static inline int64_t cf_least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t cf_most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -51,24 +47,15 @@ typedef union cf_block_memory {
     int64_t i64[CF_BLOCK];
 } __attribute__((aligned(64))) cf_block_memory;
 
-/* The same elements in the same order with as few dimensions as can be, at least one.  Only such views are
- * read and written. */
-void CF_K(flatten)(cf_view *v);
-/* x as a view of y's shape: repeated along dimensions that it lacks or has once. */
-void CF_K(expand)(cf_view *x, const cf_view *y);
-/* Orders the dimensions of n views of one shape by the strides of the first, largest first, and drops those of
- * size 1.  The order of elements changes in all alike. */
-void CF_K(order)(cf_view *views, int n);
-
 /* Whether the elements lie one after the other as the compute type. */
 static inline int cf_direct(const cf_view *v, cf_compute c) {
     return v->dtype == cf_compute_dtype(c) && v->ndim == 1 && (v->stride[0] == 1 || v->shape[0] == 1);
 }
 static inline char *cf_at(const cf_view *v, int64_t element) {
-    return (char *)v->data + element * cf_size_of(v->dtype);
+    return (char *)v->data + element * cf_dtype_size(v->dtype);
 }
 
-/* Elements [from, from + n): the memory itself, or `temp` [n]. */
+/* Elements [from, from + n) of a flattened view (cf_view_flatten): the memory itself, or `temp` [n]. */
 const void *CF_K(read)(const cf_view *v, cf_compute c, int64_t from, int64_t n, void *temp);
 /* The same as 0 and 1. */
 const void *CF_K(read_truth)(const cf_view *v, cf_compute c, int64_t from, int64_t n, void *temp);

@@ -153,17 +153,17 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
     for (int k = 0, in = 0; k < arity; k++) {
         if (k == number_at) set_number(&j, &views[k + 1], call->p[0], &memory);
         else views[k + 1] = *cf_call_in(call, in++);
-        CF_K(expand)(&views[k + 1], &views[0]);
+        cf_view_expand(&views[k + 1], &views[0]);
     }
-    CF_K(order)(views, arity + 1);
+    cf_views_order(views, arity + 1);
     j.y = views[0];
-    CF_K(flatten)(&j.y);
+    cf_view_flatten(&j.y);
     int temporary = !cf_direct(&j.y, c), cost = cost_of(call->op);
     if (cost > 1 && j.loop != loops[call->op]) cost = 1;
     for (int k = 0; k < arity; k++) {
         cf_view *x = &j.x[k];
         *x = views[k + 1];
-        CF_K(flatten)(x);
+        cf_view_flatten(x);
         j.constant[k] = x->ndim == 1 && (x->stride[0] == 0 || x->shape[0] == 1);
         j.truth[k] = call->op == CF_OP_land || call->op == CF_OP_lor || call->op == CF_OP_lnot ||
                      (call->op == CF_OP_where && k == 0);

@@ -118,9 +118,9 @@ static void backward_part(void *context, int64_t from, int64_t to) {
 
 /* x and y, and what has their shape, in one order of elements, flattened. */
 static void arrange(cf_view *v, int n) {
-    for (int k = 1; k < n; k++) CF_K(expand)(&v[k], &v[0]);
-    CF_K(order)(v, n);
-    for (int k = 0; k < n; k++) CF_K(flatten)(&v[k]);
+    for (int k = 1; k < n; k++) cf_view_expand(&v[k], &v[0]);
+    cf_views_order(v, n);
+    for (int k = 0; k < n; k++) cf_view_flatten(&v[k]);
 }
 
 cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
@@ -143,7 +143,7 @@ cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
     double sum;
     CF_TRY(CF_K(grid_sum)(worker, n, cost, forward_sum, &j, &sum));
     if (call->i[0] == CFX_MEAN) sum /= (double)n;
-    CF_K(flatten)(&out);
+    cf_view_flatten(&out);
     CF_K(write)(&out, CF_F64, 0, 1, &sum);
     return CFX_OK;
 }

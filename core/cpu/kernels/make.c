@@ -79,22 +79,6 @@ static void copy_part(void *context, int64_t from, int64_t to) {
     }
 }
 
-/* Joins neighbours that are one dimension in both views. */
-static void merge(cf_view *y, cf_view *x) {
-    int n = 0;
-    for (int d = 0; d < y->ndim; d++) {
-        if (n && y->stride[n - 1] == y->stride[d] * y->shape[d] && x->stride[n - 1] == x->stride[d] * x->shape[d]) {
-            y->shape[n - 1] *= y->shape[d];
-        } else {
-            y->shape[n++] = y->shape[d];
-        }
-        y->stride[n - 1] = y->stride[d];
-        x->stride[n - 1] = x->stride[d];
-        x->shape[n - 1] = y->shape[n - 1];
-    }
-    y->ndim = x->ndim = n;
-}
-
 /* Moves dimension d to the place before the last: the order of elements does not matter to a copy. */
 static void swap_up(cf_view *v, int d) {
     const int up = v->ndim - 2;
@@ -123,10 +107,10 @@ static void copy_bytes(cf_worker *worker, void *y, const void *x, int64_t bytes)
 
 /* y <- x of one dtype and shape. */
 static void copy_same(cf_worker *worker, cf_view y, cf_view x) {
-    const int64_t n = cf_view_numel(&y), size = cf_size_of(y.dtype);
+    const int64_t n = cf_view_numel(&y), size = cf_dtype_size(y.dtype);
     cf_view v[2] = {y, x};
-    CF_K(order)(v, 2);
-    merge(&v[0], &v[1]);
+    cf_views_order(v, 2);
+    cf_views_collapse(v, 2);
     if (v[0].ndim == 0 || (v[0].ndim == 1 && v[0].stride[0] == 1 && v[1].stride[0] == 1)) {
         copy_bytes(worker, y.data, x.data, n * size);
         return;
@@ -182,7 +166,7 @@ cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call) {
     cf_view v[2] = {call->v[0], *cf_call_in(call, 0)};
     const int64_t n = cf_view_numel(&v[0]);
     if (!n) return CFX_OK;
-    CF_K(expand)(&v[1], &v[0]);
+    cf_view_expand(&v[1], &v[0]);
     const int a = v[0].dtype, b = v[1].dtype;
     if (a == b) {
         copy_same(worker, v[0], v[1]);
@@ -192,9 +176,9 @@ cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call) {
     convert_job j = {.compute = a == CFX_FLOAT64 || b == CFX_FLOAT64 ? CF_F64
                                 : cf_is_float(a) || cf_is_float(b)   ? CF_F32
                                                                      : CF_I64};
-    CF_K(order)(v, 2);
-    CF_K(flatten)(&v[0]);
-    CF_K(flatten)(&v[1]);
+    cf_views_order(v, 2);
+    cf_view_flatten(&v[0]);
+    cf_view_flatten(&v[1]);
     j.y = v[0], j.x = v[1];
     CF_K(parallel)(cf_cpu_team(worker, n), n, CF_BLOCK, convert_part, &j);
     return CFX_OK;
@@ -209,10 +193,10 @@ cfx_status CF_K(fill)(cf_worker *worker, const cf_call *call) {
     if (y->dtype == CFX_INT64 && call->i[1] == 1) memcpy(&memory, &call->i[0], sizeof memory);
     else CF_K(write)(&x, CF_F64, 0, 1, &call->p[0]);
     if (!memory && cf_view_packed(y)) {
-        copy_bytes(worker, y->data, NULL, cf_view_numel(y) * cf_size_of(y->dtype));
+        copy_bytes(worker, y->data, NULL, cf_view_numel(y) * cf_dtype_size(y->dtype));
         return CFX_OK;
     }
-    CF_K(expand)(&x, y);
+    cf_view_expand(&x, y);
     copy_same(worker, *y, x);
     return CFX_OK;
 }
@@ -244,7 +228,7 @@ static void range_part(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(arange)(cf_worker *worker, const cf_call *call) {
     range_job j = {call->v[0], call->p[0], call->p[1]};
     const int64_t n = cf_view_numel(&j.y);
-    CF_K(flatten)(&j.y);
+    cf_view_flatten(&j.y);
     CF_K(parallel)(cf_cpu_team(worker, n), n, CF_BLOCK, range_part, &j);
     return CFX_OK;
 }
@@ -287,7 +271,7 @@ cfx_status CF_K(tri)(cf_worker *worker, const cf_call *call) {
     const int64_t n = cf_view_numel(&j.y);
     if (!n) return CFX_OK;
     if (j.y.dtype != j.x.dtype || j.y.ndim < 2) return cf_fail(CFX_EFAULT, "needs two matrices of one dtype");
-    j.size = cf_size_of(j.y.dtype);
+    j.size = cf_dtype_size(j.y.dtype);
     j.move = mover_of(j.size);
     j.rows = j.y.shape[j.y.ndim - 2];
     j.cols = j.y.shape[j.y.ndim - 1];
@@ -303,17 +287,14 @@ typedef struct onehot_job {
 
 static void onehot_part(void *context, int64_t from, int64_t to) {
     const onehot_job *j = context;
-    const int64_t size = cf_size_of(j->y.dtype), last = j->y.ndim - 1;
+    const int64_t size = cf_dtype_size(j->y.dtype);
+    const int last = j->y.ndim - 1;
     cf_block_memory temp;
     for (; from < to; from += CF_BLOCK) {
         const int64_t n = cf_least(CF_BLOCK, to - from);
         const int64_t *ids = CF_K(read)(&j->ids, CF_I64, from, n, &temp);
         for (int64_t k = 0; k < n; k++) {
-            int64_t index = from + k, at = ids[k] * j->y.stride[last];
-            for (int64_t d = last - 1; d >= 0; d--) {
-                at += index % j->y.shape[d] * j->y.stride[d];
-                index /= j->y.shape[d];
-            }
+            const int64_t at = ids[k] * j->y.stride[last] + cf_dims_offset(last, j->y.shape, j->y.stride, from + k);
             memcpy((char *)j->y.data + at * size, &j->one, (size_t)size);
         }
     }
@@ -325,7 +306,7 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
     const double one = 1, zero = 0;
     uint64_t memory = 0;
     cf_block_memory temp;
-    CF_K(flatten)(&j.ids);
+    cf_view_flatten(&j.ids);
     j.classes = j.y.shape[j.y.ndim - 1];
     for (int64_t from = 0; from < n; from += CF_BLOCK) {
         const int64_t m = cf_least(CF_BLOCK, n - from);
@@ -342,7 +323,7 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
     CF_K(write)(&x, CF_F64, 0, 1, &one);
     j.one = memory;
     CF_K(write)(&x, CF_F64, 0, 1, &zero);
-    CF_K(expand)(&x, &j.y);
+    cf_view_expand(&x, &j.y);
     copy_same(worker, j.y, x);
     CF_K(parallel)(cf_cpu_team(worker, n), n, CF_BLOCK, onehot_part, &j);
     return CFX_OK;

@@ -200,8 +200,8 @@ cfx_status CF_K(dropout)(cf_worker *worker, const cf_call *call) {
     /* A uniform number w 2^-24 is kept if it is at least p. */
     d.least = (uint32_t)ceil(p * 0x1p24);
     d.scale = p < 1 ? 1 / (1 - p) : 0;
-    CF_K(flatten)(&d.y);
-    CF_K(flatten)(&d.x);
+    cf_view_flatten(&d.y);
+    cf_view_flatten(&d.x);
     CF_K(parallel)(cf_cpu_team(worker, n * 4), n, CF_BLOCK, dropout_part, &d);
     return CFX_OK;
 }

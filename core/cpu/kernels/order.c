@@ -124,7 +124,7 @@ static void first(const cf_view *row, int falling, int64_t n, int64_t k, item *h
 
 static void put(const cf_view *values, const cf_view *ids, const cf_view *x, int64_t r, const item *items, int64_t k) {
     const cf_view from = cf_row(x, r), to = cf_row(values, r), id = cf_row(ids, r);
-    const int64_t xs = from.stride[0], ys = to.stride[0], size = cf_size_of(x->dtype);
+    const int64_t xs = from.stride[0], ys = to.stride[0], size = cf_dtype_size(x->dtype);
     for (int64_t i = 0; i < k; i++) ((int64_t *)id.data)[i * id.stride[0]] = items[i].id;
 #define PUT_CASE(T)                                                                                    \
     for (int64_t i = 0; i < k; i++) ((T *)to.data)[i * ys] = ((const T *)from.data)[items[i].id * xs]; \
@@ -166,7 +166,7 @@ enum { HEAP_SHARE = 8, SORT_COST = 16 };
 static cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
     cf_view views[3] = {call->v[0], call->v[1], *cf_call_in(call, 0)};
     for (int i = 0; i < 3; i++)
-        if (views[i].ndim == 0) views[i].ndim = 1, views[i].shape[0] = views[i].stride[0] = 1;
+        if (views[i].ndim == 0) cf_view_flatten(&views[i]);
     const int64_t n = views[2].shape[views[2].ndim - 1];
     if (cf_view_numel(&views[0]) == 0) return CFX_OK;
     if (views[0].dtype != views[2].dtype || views[1].dtype != CFX_INT64)

@@ -217,9 +217,9 @@ static size_t own_room(const cf_worker *worker, const cf_product *p) {
 static cfx_status own_product(cf_worker *worker, const cf_product *given, void *room) {
     cf_product p = *given;
     if (p.bias) { /* y starts as the bias in every row (batch is 1) */
-        const size_t bytes = (size_t)(p.m * cf_size_of(p.dtype));
+        const size_t bytes = (size_t)(p.m * cf_dtype_size(p.dtype));
         for (int64_t i = 0; i < p.n; i++)
-            memcpy((char *)p.y + (size_t)(i * p.y_row * cf_size_of(p.dtype)), p.bias, bytes);
+            memcpy((char *)p.y + (size_t)(i * p.y_row * cf_dtype_size(p.dtype)), p.bias, bytes);
         p.add = 1;
     }
     switch (p.dtype) {
@@ -276,101 +276,67 @@ static int is_plain(const cf_view *v, int dtype, int either) {
     return either && row_of(v) == 1 && (col_of(v) >= rows_of(v) || cols_of(v) == 1);
 }
 
-/* A packed view of the same shape at `data`, with repeated batch dimensions kept once. */
-static cf_view packed(const cf_view *v, int dtype, void *data) {
+/* v with batch dimensions that repeat their elements kept once. */
+static cf_view once(const cf_view *v) {
     cf_view out = *v;
-    int64_t stride = 1;
+    for (int d = 0; d < v->ndim - 2; d++)
+        if (v->stride[d] == 0) out.shape[d] = 1;
+    return out;
+}
+
+/* v as a view at `data` that is packed but for what is repeated. */
+static cf_view packed(const cf_view *v, int dtype, void *data) {
+    cf_view out = once(v);
     out.dtype = dtype;
     out.data = data;
-    for (int d = v->ndim - 1; d >= 0; d--) {
-        const int repeated = d < v->ndim - 2 && v->stride[d] == 0;
-        out.stride[d] = repeated ? 0 : stride;
-        if (!repeated) stride *= v->shape[d];
-    }
+    cf_dims_pack(out.ndim, out.shape, out.stride);
+    cf_view_expand(&out, v);
     return out;
 }
 
 static size_t packed_bytes(const cf_view *v, int dtype) {
-    int64_t n = 1;
-    for (int d = 0; d < v->ndim; d++)
-        if (d >= v->ndim - 2 || v->stride[d] != 0) n *= v->shape[d];
-    return (size_t)cf_round_up(n * cf_size_of(dtype), 64);
+    const cf_view kept = once(v);
+    return (size_t)cf_round_up(cf_view_numel(&kept) * cf_dtype_size(dtype), 64);
 }
 
-/* Copies between two views, each element of repeated dimensions once. */
-static cfx_status copy_once(cf_worker *worker, cf_view y, cf_view x) {
-    for (int d = 0; d < y.ndim - 2; d++)
-        if (y.stride[d] == 0) y.shape[d] = x.shape[d] = 1;
-    return copy(worker, &y, &x);
-}
-
-/* Batch dimensions merged where all three allow it; then as few as possible remain. */
-static void merge_batch(cf_view *views[3]) {
-    const int batch = views[0]->ndim - 2;
-    int n = 0;
-    for (int d = 0; d < batch; d++) {
-        const int64_t size = views[0]->shape[d];
-        if (size == 1) continue;
-        int merges = n > 0;
-        for (int k = 0; k < 3; k++)
-            if (n > 0 && views[k]->stride[n - 1] != size * views[k]->stride[d]) merges = 0;
-        if (!merges) n++;
-        for (int k = 0; k < 3; k++) {
-            views[k]->shape[n - 1] = merges ? views[k]->shape[n - 1] * size : size;
-            views[k]->stride[n - 1] = views[k]->stride[d];
-        }
-    }
-    for (int k = 0; k < 3; k++) {
-        for (int d = 0; d < 2; d++) {
-            views[k]->shape[n + d] = views[k]->shape[batch + d];
-            views[k]->stride[n + d] = views[k]->stride[batch + d];
-        }
-        views[k]->ndim = n + 2;
-    }
+static cfx_status copy_once(cf_worker *worker, const cf_view *y, const cf_view *x) {
+    const cf_view to = once(y), from = once(x);
+    return copy(worker, &to, &from);
 }
 
 /* Views in plain order -> products. */
 static cfx_status run_plain(cf_worker *worker, const task *t, const void *bias, void *room) {
-    cf_view y = t->y, a = t->a, b = t->b;
-    merge_batch((cf_view *[3]){&y, &a, &b});
-    const int batch = y.ndim - 2, last = batch - 1;
     cf_product p = {.dtype = t->dtype,
                     .batch = 1,
-                    .n = rows_of(&y),
-                    .m = cols_of(&y),
-                    .k = cols_of(&a),
+                    .n = rows_of(&t->y),
+                    .m = cols_of(&t->y),
+                    .k = cols_of(&t->a),
                     .bias = bias,
-                    .a_row = row_of(&a),
-                    .a_col = col_of(&a),
-                    .b_row = row_of(&b),
-                    .b_col = col_of(&b),
-                    .y_row = row_of(&y),
+                    .a_row = row_of(&t->a),
+                    .a_col = col_of(&t->a),
+                    .b_row = row_of(&t->b),
+                    .b_col = col_of(&t->b),
+                    .y_row = row_of(&t->y),
                     .add = t->add,
                     .act = t->act,
                     .p0 = t->p0,
                     .p1 = t->p1};
-    int64_t outer = 1;
-    if (batch > 0) {
+    cf_view y = t->y, a = t->a, b = t->b; /* of which the batch dimensions count from here on */
+    int64_t *const strides[] = {y.stride, a.stride, b.stride};
+    const int last = cf_dims_collapse(y.ndim - 2, y.shape, 3, strides) - 1;
+    if (last >= 0) {
         p.batch = y.shape[last];
         p.a_batch = a.stride[last], p.b_batch = b.stride[last], p.y_batch = y.stride[last];
         if (p.b_batch == 0 && p.a_batch == p.n * p.a_row && p.y_batch == p.n * p.y_row && p.a_col == 1) {
             p.n *= p.batch; /* one b for all: they are rows of one product */
             p.batch = 1;
         }
-        for (int d = 0; d < last; d++) outer *= y.shape[d];
     }
-    y.ndim = a.ndim = b.ndim = batch > 0 ? last : 0;
-    const int64_t size = cf_size_of(t->dtype);
+    const int64_t size = cf_dtype_size(t->dtype), outer = cf_shape_numel(last, y.shape);
     for (int64_t i = 0; i < outer; i++) {
-        int64_t at_y = 0, at_a = 0, at_b = 0, rest = i;
-        for (int d = y.ndim - 1; d >= 0; d--) {
-            const int64_t k = rest % y.shape[d];
-            rest /= y.shape[d];
-            at_y += k * y.stride[d], at_a += k * a.stride[d], at_b += k * b.stride[d];
-        }
-        p.y = (char *)y.data + at_y * size;
-        p.a = (char *)a.data + at_a * size;
-        p.b = (char *)b.data + at_b * size;
+        p.y = (char *)y.data + cf_dims_offset(last, y.shape, y.stride, i) * size;
+        p.a = (char *)a.data + cf_dims_offset(last, y.shape, a.stride, i) * size;
+        p.b = (char *)b.data + cf_dims_offset(last, y.shape, b.stride, i) * size;
         CF_TRY(one_product(worker, &p, room));
     }
     return CFX_OK;
@@ -390,19 +356,19 @@ static cfx_status run(cf_worker *worker, const task *given) {
                               .k = cols_of(&t.a)}; /* n: run_plain may take all rows of a batch at once */
     const size_t a_bytes = copy_a ? packed_bytes(&t.a, t.dtype) : 0, b_bytes = copy_b ? packed_bytes(&t.b, t.dtype) : 0;
     const size_t y_bytes = copy_y ? packed_bytes(&t.y, t.dtype) : 0;
-    const size_t bias_bytes = copy_bias ? (size_t)cf_round_up(shape.m * cf_size_of(t.dtype), 64) : 0;
+    const size_t bias_bytes = copy_bias ? (size_t)cf_round_up(shape.m * cf_dtype_size(t.dtype), 64) : 0;
     const size_t all = a_bytes + b_bytes + y_bytes + bias_bytes + (panels ? own_room(worker, &shape) : 0);
     char *at = all ? cf_worker_scratch(worker, all) : NULL;
     if (all && !at) return cf_fail(CFX_EMEMORY, "no memory for a product: %zu bytes", all);
 
     if (copy_a) {
         t.a = packed(&given->a, t.dtype, at);
-        CF_TRY(copy_once(worker, t.a, given->a));
+        CF_TRY(copy_once(worker, &t.a, &given->a));
         tidy(&t.a);
     }
     if (copy_b) {
         t.b = packed(&given->b, t.dtype, at + a_bytes);
-        CF_TRY(copy_once(worker, t.b, given->b));
+        CF_TRY(copy_once(worker, &t.b, &given->b));
         tidy(&t.b);
     }
     if (copy_y) {
@@ -448,11 +414,9 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
     if (cols_of(&t.a) == 0) /* an empty sum */
         return t.add ? CFX_OK : call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0);
     /* A batch dimension of size 1 is repeated where y has more. */
-    for (int d = 0; d < t.y.ndim - 2; d++) {
-        if (t.a.shape[d] == 1) t.a.stride[d] = 0;
-        if (t.b.shape[d] == 1) t.b.stride[d] = 0;
-        t.a.shape[d] = t.b.shape[d] = t.y.shape[d];
-    }
+    const int batch = t.y.ndim - 2;
+    cf_dims_expand(batch, t.a.shape, t.a.stride, batch, t.y.shape);
+    cf_dims_expand(batch, t.b.shape, t.b.stride, batch, t.y.shape);
     return multiply(worker, &t);
 }
 
@@ -465,13 +429,11 @@ cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
               .act = (int)call->i[0],
               .p0 = call->p[0],
               .p1 = call->p[1]};
-    const cf_view w = t.b;
-    t.b.shape[0] = w.shape[1], t.b.shape[1] = w.shape[0];
-    t.b.stride[0] = w.stride[1], t.b.stride[1] = w.stride[0];
+    cf_dims_pick(2, (int32_t[]){1, 0}, t.b.shape, t.b.stride);
     if (cols_of(&t.a) == 0) { /* an empty sum and the bias */
         if (t.bias) {
             cf_view bias = *t.bias;
-            CF_K(expand)(&bias, &t.y);
+            cf_view_expand(&bias, &t.y);
             CF_TRY(copy(worker, &t.y, &bias));
         } else {
             CF_TRY(call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0));

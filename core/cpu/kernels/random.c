@@ -37,7 +37,7 @@ static job job_of(const cf_call *call, cf_compute compute) {
              .compute = compute,
              .p0 = call->p[0],
              .p1 = call->p[1]};
-    CF_K(flatten)(&j.y);
+    cf_view_flatten(&j.y);
     return j;
 }
 
@@ -62,7 +62,7 @@ static double below(int dtype, double x) {
     one.data = &bits;
     CF_K(write)(&one, CF_F64, 0, 1, &x);
     if (CF_K(number)(&one) < x) return CF_K(number)(&one);
-    const int64_t size = cf_size_of(dtype);
+    const int64_t size = cf_dtype_size(dtype);
     const uint64_t sign = (uint64_t)1 << (8 * size - 1);
     if ((bits & ~sign) == 0) bits = sign | 1; /* below 0 */
     else if (bits & sign) bits++;
@@ -209,7 +209,7 @@ cfx_status CF_K(permutation)(cf_worker *worker, const cf_call *call) {
     cf_view y = call->v[0];
     const int64_t n = cf_view_numel(&y);
     const uint64_t stream = (uint64_t)call->i[1] + ((uint64_t)call->i[2] << 8);
-    CF_K(flatten)(&y);
+    cf_view_flatten(&y);
     if (cf_direct(&y, CF_I64)) {
         cf_permutation((uint64_t)call->i[0], stream, n, y.data);
         return CFX_OK;

@@ -32,14 +32,9 @@ static const void *read_block(const job *j, const cf_view *v, int64_t from, int6
     return j->truth ? CF_K(read_truth)(v, j->compute, from, n, temp) : CF_K(read)(v, j->compute, from, n, temp);
 }
 
-/* Where element `index` of a flattened view lies, in elements. */
-static int64_t offset_of(const cf_view *v, int64_t index) {
-    int64_t offset = 0;
-    for (int d = v->ndim - 1; d > 0; d--) {
-        offset += index % v->shape[d] * v->stride[d];
-        index /= v->shape[d];
-    }
-    return offset + index * v->stride[0];
+/* Element `index` of a flattened view. */
+static char *element_of(const cf_view *v, int64_t index) {
+    return cf_at(v, cf_dims_offset(v->ndim, v->shape, v->stride, index));
 }
 
 /* Results [first, first + n) over elements [from, from + length) of each; at: positions, of argmax and argmin. */
@@ -48,7 +43,7 @@ static void by_rows(const job *j, int64_t first, int64_t n, int64_t from, int64_
     cf_block_memory temp;
     cf_view x = j->reduced;
     for (int64_t r = 0; r < n; r++) {
-        x.data = cf_at(&j->kept, offset_of(&j->kept, first + r));
+        x.data = element_of(&j->kept, first + r);
         out[r] = j->loops->nothing;
         if (at) at[r] = -1;
         for (int64_t k = from; k < from + length; k += CF_BLOCK) {
@@ -72,7 +67,7 @@ static void by_columns(const job *j, int64_t first, int64_t n, int64_t from, int
     if (at) memset(at, -1, (size_t)n * sizeof *at);
     j->loops->clear(&lanes, n);
     for (int64_t r = 0; r < length; r++) {
-        x.data = cf_at(&j->reduced, offset_of(&j->reduced, from + r));
+        x.data = element_of(&j->reduced, from + r);
         const void *block = read_block(j, &x, first, n, &temp);
         if (at) {
             CF_K(arg_column)(j->compute, j->is_max, block, n, from + r, out, at);
@@ -199,19 +194,6 @@ static cf_step step_of(int op) {
     }
 }
 
-/* Splits x [kept.., reduced..] into its parts; argmax counts positions, so the order of dimensions stays. */
-static void split(const cf_view *x, int reduced, int reorder, cf_view *kept, cf_view *rest) {
-    const int k = x->ndim - reduced;
-    *kept = *rest = *x;
-    kept->ndim = k;
-    rest->ndim = reduced;
-    memmove(rest->shape, x->shape + k, (size_t)reduced * sizeof x->shape[0]);
-    memmove(rest->stride, x->stride + k, (size_t)reduced * sizeof x->stride[0]);
-    if (reorder) CF_K(order)(rest, 1);
-    CF_K(flatten)(kept);
-    CF_K(flatten)(rest);
-}
-
 /* Rows or columns: what lies closer together is taken innermost, unless it is too short to be worth it. */
 static int prefers_rows(const job *j) {
     const cf_view *k = &j->kept, *r = &j->reduced;
@@ -238,8 +220,9 @@ cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
         if (!cf_is_float(x->dtype)) j.compute = CF_F64; /* integers are rounded with the result, not before */
     }
     j.loops = &CF_K(reduce_loops)[j.compute][j.step];
-    split(x, (int)call->i[0], !j.is_arg, &j.kept, &j.reduced);
-    CF_K(flatten)(&j.y);
+    /* argmax counts positions, so the order of dimensions stays */
+    cf_view_split(x, x->ndim - (int)call->i[0], !j.is_arg, &j.kept, &j.reduced);
+    cf_view_flatten(&j.y);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.reduced);
     if (!j.results) return CFX_OK;
@@ -276,8 +259,8 @@ static void prod_part(void *context, int64_t from, int64_t to) {
         cf_cpu_share(j->results, 1, j->threads, (int)thread, &first, &end);
         for (int64_t r = first; r < end; r++) {
             cf_view in = j->reduced, out = j->dx;
-            in.data = cf_at(&j->kept, offset_of(&j->kept, r));
-            out.data = cf_at(&j->dx_kept, offset_of(&j->dx_kept, r));
+            in.data = element_of(&j->kept, r);
+            out.data = element_of(&j->dx_kept, r);
             const double *row = CF_K(read)(&in, CF_F64, 0, j->length, x);
             double product = *(const double *)CF_K(read)(&j->dy, CF_F64, r, 1, &dy);
             for (int64_t k = 0; k < j->length; k++) {
@@ -295,11 +278,11 @@ static void prod_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(prod_bw)(cf_worker *worker, const cf_call *call) {
-    const int reduced = (int)call->i[0];
+    const int kept = call->v[0].ndim - (int)call->i[0];
     prod_job j = {.dy = *cf_call_in(call, 0)};
-    split(cf_call_in(call, 1), reduced, 0, &j.kept, &j.reduced);
-    split(&call->v[0], reduced, 0, &j.dx_kept, &j.dx);
-    CF_K(flatten)(&j.dy);
+    cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.reduced);
+    cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx);
+    cf_view_flatten(&j.dy);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.reduced);
     if (!j.results || !j.length) return CFX_OK;
@@ -332,7 +315,7 @@ static cfx_status sumsq_one(cf_worker *worker, const cf_call *call) {
     sumsq_job j = {.x = *cf_call_in(call, 0)};
     j.compute = j.x.dtype == CFX_FLOAT64 || !cf_is_float(j.x.dtype) ? CF_F64 : CF_F32;
     double sum, *y = call->v[0].data;
-    CF_K(flatten)(&j.x);
+    cf_view_flatten(&j.x);
     CF_TRY(CF_K(grid_sum)(worker, cf_view_numel(&j.x), 1, sumsq_chunk, &j, &sum));
     *y = (call->i[0] ? *y : 0) + sum;
     return CFX_OK;

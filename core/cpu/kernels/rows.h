@@ -25,11 +25,7 @@ static inline int64_t cf_rows_slot_bytes(cf_compute compute, int64_t n) {
 
 static inline cf_view cf_row(const cf_view *v, int64_t r) {
     const int last = v->ndim - 1;
-    int64_t offset = 0;
-    for (int d = last - 1; d >= 0 && r > 0; d--) {
-        offset += r % v->shape[d] * v->stride[d];
-        r /= v->shape[d];
-    }
+    const int64_t offset = cf_dims_offset(last, v->shape, v->stride, r);
     return (cf_view){
         .data = cf_at(v, offset), .dtype = v->dtype, .ndim = 1, .shape = {v->shape[last]}, .stride = {v->stride[last]}};
 }

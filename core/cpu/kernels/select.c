@@ -8,7 +8,7 @@
 static cfx_status check_ids(const cf_view *ids, int64_t size) {
     cf_view flat = *ids;
     const int64_t n = cf_view_numel(ids);
-    CF_K(flatten)(&flat);
+    cf_view_flatten(&flat);
     int64_t temp[CF_BLOCK];
     for (int64_t from = 0; from < n; from += CF_BLOCK) {
         const int64_t part = cf_least(CF_BLOCK, n - from), *id = CF_K(read)(&flat, CF_I64, from, part, temp);
@@ -85,36 +85,26 @@ static void add_run(int dtype, int64_t n, void *y, int64_t ys, const void *x, in
 
 /* ---- index ----------------------------------------------------------------------------------------------- */
 
-/* The trailing dimensions of two operands, merged. */
+/* The trailing dimensions of two operands, merged, at least one. */
 typedef struct nest {
     int ndim;
-    int64_t count, shape[CFX_MAX_DIMS], y[CFX_MAX_DIMS], x[CFX_MAX_DIMS];
+    int64_t shape[CFX_MAX_DIMS], y[CFX_MAX_DIMS], x[CFX_MAX_DIMS];
 } nest;
 
 static nest nest_make(int n, const cf_view *y, int y_from, const cf_view *x, int x_from) {
-    nest out = {.count = 1};
-    for (int d = 0; d < n; d++) {
-        const int64_t size = y->shape[y_from + d], ys = y->stride[y_from + d], xs = x->stride[x_from + d];
-        out.count *= size;
-        if (size == 1) continue;
-        const int k = out.ndim - 1;
-        if (k >= 0 && out.y[k] == ys * size && out.x[k] == xs * size) {
-            out.shape[k] *= size;
-            out.y[k] = ys;
-            out.x[k] = xs;
-        } else {
-            out.shape[out.ndim] = size;
-            out.y[out.ndim] = ys;
-            out.x[out.ndim++] = xs;
-        }
-    }
-    if (!out.ndim) out.ndim = 1, out.shape[0] = 1, out.y[0] = out.x[0] = 1;
+    const size_t bytes = (size_t)n * sizeof(int64_t);
+    nest out;
+    memcpy(out.shape, y->shape + y_from, bytes);
+    memcpy(out.y, y->stride + y_from, bytes);
+    memcpy(out.x, x->stride + x_from, bytes);
+    out.ndim = cf_dims_collapse(n, out.shape, 2, (int64_t *[]){out.y, out.x});
+    if (!out.ndim) out.ndim = 1, out.shape[0] = 1, out.y[0] = out.x[0] = 0;
     return out;
 }
 
 /* Moves, or adds, [from, to) of the nest's first dimension. */
 static void nest_run(const nest *t, int dtype, int add, void *y, const void *x, int64_t from, int64_t to) {
-    const int64_t size = cf_size_of(dtype);
+    const int64_t size = cf_dtype_size(dtype);
     const int last = t->ndim - 1;
     int64_t at[CFX_MAX_DIMS] = {from};
     char *to_y = (char *)y + from * t->y[0] * size;
@@ -151,12 +141,7 @@ enum { BY_OUTER, BY_TAIL, BY_PLACE, BY_ROW };
 
 /* The offset of item k of dimensions [from, to). */
 static int64_t part_offset(const cf_view *v, int from, int to, int64_t k) {
-    int64_t offset = 0;
-    for (int d = to - 1; d >= from && k > 0; d--) {
-        offset += k % v->shape[d] * v->stride[d];
-        k /= v->shape[d];
-    }
-    return offset;
+    return cf_dims_offset(to - from, v->shape + from, v->stride + from, k);
 }
 
 /* Ids [from, to) of outer item o; [tail_from, tail_to) of the tail; places [least, most) of the dimension. */
@@ -201,10 +186,9 @@ static cfx_status pick_all(cf_worker *worker, picking *p) {
     CF_TRY(check_ids(p->ids, p->size));
     if (cf_view_numel(p->picked) == 0) return CFX_OK;
     p->flat = *p->ids;
-    CF_K(flatten)(&p->flat);
+    cf_view_flatten(&p->flat);
     p->n = cf_view_numel(p->ids);
-    p->outer = 1;
-    for (int d = 0; d < p->dim; d++) p->outer *= p->whole->shape[d];
+    p->outer = cf_shape_numel(p->dim, p->whole->shape);
     const int tail = p->whole->ndim - p->dim - 1, ids_end = p->dim + p->ids->ndim;
     p->tail = p->add ? nest_make(tail, p->whole, p->dim + 1, p->picked, ids_end)
                      : nest_make(tail, p->picked, ids_end, p->whole, p->dim + 1);
@@ -258,7 +242,7 @@ typedef struct gathering {
 static void gather_run(const gathering *g, int64_t n, const int64_t *id, char *whole, char *part) {
     const int last = g->part.ndim - 1;
     const int64_t part_step = g->part.stride[last], place = g->whole.stride[g->dim];
-    const int64_t step = g->dim == last ? 0 : g->whole.stride[last], size = cf_size_of(g->whole.dtype);
+    const int64_t step = g->dim == last ? 0 : g->whole.stride[last], size = cf_dtype_size(g->whole.dtype);
     if (!g->add) {
         switch (size) {
         case 1: GATHER_CASE(uint8_t);
@@ -333,7 +317,7 @@ static cfx_status gather(cf_worker *worker, gathering *g) {
     if (n == 0) return CFX_OK;
     if (g->ids.ndim == 0) { /* as tensors of one element */
         cf_view *views[3] = {&g->ids, &g->part, &g->whole};
-        for (int k = 0; k < 3; k++) views[k]->ndim = 1, views[k]->shape[0] = views[k]->stride[0] = 1;
+        for (int k = 0; k < 3; k++) cf_view_flatten(views[k]);
     }
     g->most = size;
     g->split = -1;

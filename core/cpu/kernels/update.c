@@ -228,7 +228,7 @@ static void combine_part(void *context, int64_t from, int64_t to) {
 static void copy_part(void *context, int64_t from, int64_t to) {
     const combining *c = context;
     const cf_view *v = c->call->v;
-    const size_t bytes = (size_t)((to - from) * cf_size_of(c->call->dtype));
+    const size_t bytes = (size_t)((to - from) * cf_dtype_size(c->call->dtype));
     for (int k = 0; k < c->call->nout; k++)
         if (k != c->root) memcpy(cf_at(&v[k], from), cf_at(&v[c->root], from), bytes);
 }
