@@ -224,7 +224,7 @@ static cfx_status run(const char *function, cf_combine op, const double *weights
     cfx_context *context = cf_context(leaves[0]);
     const cfx_status status = packed && !all ? run_packed(function, group, op, weights, root, replicas, n, leaves)
                                              : run_copies(function, group, op, weights, root, replicas, n, leaves, all);
-    cf_interrupts_resume(context);
+    cf_interrupts_resume(&context->hub);
     CF_TRY(status);
     for (int64_t k = 0; common && k < (int64_t)replicas * n; k++) cf_caught_up(leaves[k]);
     return CFX_OK;
@@ -358,11 +358,11 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
             cfx_tensor part;
             rows_of(out[r], at, in[s]->_shape[0], &part);
             if (!cf_is_same(&part, in[s])) status = cf_copy_make(&part, in[s]);
-            if (status == CFX_OK) cf_interrupts_hold(cf_context(in[s]));
+            if (status == CFX_OK) cf_interrupts_hold(&cf_context(in[s])->hub);
             at += in[s]->_shape[0];
         }
     }
-    cf_interrupts_resume(cf_context(in[0]));
+    cf_interrupts_resume(&cf_context(in[0])->hub);
     return status;
 }
 
@@ -405,7 +405,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
         rows_of(&copies[r], r * rows, rows, &part);
         status = cf_copy_make(out[r], &part);
     }
-    cf_interrupts_resume(cf_context(in[0]));
+    cf_interrupts_resume(&cf_context(in[0])->hub);
     for (int32_t r = 0; r < replicas; r++) cfx_release(&copies[r]);
     return status;
 }

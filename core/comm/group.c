@@ -121,7 +121,7 @@ cfx_status cf_parts_notable(cf_combine op, int32_t root, int32_t replicas, int32
 
 cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(const cf_part *part, int32_t replicas),
                          int32_t first, int32_t nparts, const cf_part *parts, int32_t *last) {
-    cfx_context *context = cf_part_device(&parts[0], 0)->context;
+    cfx_context *context = cf_context_of(cf_part_device(&parts[0], 0));
     const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, payload);
     size_t need[CF_MAX_DEVICES] = {0}, most = 0;
     int32_t same[CF_MAX_DEVICES] = {0}; /* the first replica on this one's device */
@@ -136,7 +136,7 @@ cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(c
     }
     for (int32_t r = 0; r < replicas; r++)
         if (need[r]) CF_TRY(cf_queue_room(&cf_part_device(&parts[0], r)->queue[CF_COMM], need[r]));
-    cf_interrupts_hold(context);
+    cf_interrupts_hold(&context->hub);
     return CFX_OK;
 }
 

@@ -38,9 +38,9 @@ typedef struct column {
 } column;
 
 struct cfx_loader {
+    cf_dependent dependent; /* of the context */
     cfx_loader_options options;
-    cfx_context *context;            /* NULL: it has ended */
-    struct cfx_loader *next, **link; /* of the context's list */
+    cfx_context *context; /* NULL: it has ended */
     cfx_device **devices;
     cfx_tensor *pins; /* one small tensor per device: a device that we deliver to must not vanish */
     column *columns;
@@ -163,30 +163,23 @@ static void end_thread(cfx_loader *l) {
 /* Gives up all that is the context's. */
 static void end(cfx_loader *l) {
     if (!l->context) return;
-    if (!cf_is_forked(l->context)) end_thread(l); /* in a child even the locks may be held, by nobody */
+    if (!cf_is_forked(&l->context->hub)) end_thread(l); /* in a child even the locks may be held, by nobody */
     for (int32_t i = 0; l->columns && i < l->n; i++) cf_reader_end(&l->columns[i].reader);
     for (int32_t d = 0; l->pins && d < l->options.devices; d++) cfx_release(&l->pins[d]);
-    *l->link = l->next;
-    if (l->next) l->next->link = l->link;
+    cf_depend_no_more(&l->dependent);
     l->context = NULL;
 }
 
-static void end_all(cfx_context *context) {
-    while (context->loaders) end(context->loaders);
-}
+static void end_with_context(cf_dependent *l) { end((cfx_loader *)l); }
 
 static void begin(cfx_loader *l, cfx_context *context) {
     l->context = context;
-    l->next = context->loaders;
-    l->link = &context->loaders;
-    if (l->next) l->next->link = &l->next;
-    context->loaders = l;
-    context->end_loaders = end_all;
+    cf_depend(&context->loaders, &l->dependent, end_with_context);
 }
 
 /* Whether anything can be done with it. */
 static cfx_status check_alive(cfx_loader *l) {
-    return l->context ? cf_interrupted(l->context) : cf_fail(CFX_ESTATE, "the loader's context has ended");
+    return l->context ? cf_interrupted(&l->context->hub) : cf_fail(CFX_ESTATE, "the loader's context has ended");
 }
 
 /* ---- making one ------------------------------------------------------------------------------------ */
@@ -357,7 +350,8 @@ static cfx_status wait_for_step(cfx_loader *l) {
     pthread_mutex_lock(&l->mutex);
     while (status == CFX_OK && l->made == l->taken) {
         const struct timespec until = next_look();
-        if (pthread_cond_timedwait(&l->ready, &l->mutex, &until) == ETIMEDOUT) status = cf_interrupted(l->context);
+        if (pthread_cond_timedwait(&l->ready, &l->mutex, &until) == ETIMEDOUT)
+            status = cf_interrupted(&l->context->hub);
     }
     pthread_mutex_unlock(&l->mutex);
     return status;

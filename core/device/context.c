@@ -1,15 +1,14 @@
-/* context.c: contexts, the registry of devices, interrupts, faults, random streams. */
+/* context.c: contexts, the registry of devices, random streams. */
 #include "device/context.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cores.h"
-#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "device/fork.h"
 
 /* ---- devices ---------------------------------------------------------------------------------------- */
 
@@ -21,6 +20,7 @@ static cfx_device *lookup(const cfx_context *context, const char *name) {
 
 /* Ends the worker and gives the memory back; what events ask a queue for stays. */
 static void device_close(cfx_device *device) {
+    cf_hub_remove(&device->context->hub, &device->worker);
     if (device->thread) cf_worker_stop(device);
     device->thread = 0;
     cf_pool_free(&device->pool);
@@ -87,9 +87,8 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
         put_closed(context, device);
         return status;
     }
-    pthread_mutex_lock(&context->lock);
     context->open[context->nopen++] = *out = device;
-    pthread_mutex_unlock(&context->lock);
+    cf_hub_add(&context->hub, &device->worker);
     return CFX_OK;
 }
 
@@ -111,7 +110,6 @@ static void share_cores(cfx_context *context) {
 static void close_unused(cfx_context *context) {
     cfx_device *closing[2 * CF_MAX_DEVICES + 1];
     int32_t kept = 0, nclosing = 0;
-    pthread_mutex_lock(&context->lock);
     for (int32_t i = 0; i < context->nopen; i++) {
         cfx_device *device = context->open[i];
         bool used = strcmp(device->name, "cpu:0") == 0;
@@ -120,7 +118,6 @@ static void close_unused(cfx_context *context) {
         else closing[nclosing++] = device;
     }
     context->nopen = kept;
-    pthread_mutex_unlock(&context->lock);
     for (int32_t i = 0; i < nclosing; i++) put_closed(context, closing[i]);
 }
 
@@ -132,7 +129,7 @@ CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec) {
     for (int32_t i = 0; i < context->nopen; i++) {
         bool stays = strcmp(context->open[i]->name, "cpu:0") == 0;
         for (int32_t j = 0; j < n; j++) stays = stays || strcmp(context->open[i]->name, names[j]) == 0;
-        if (!stays && context->open[i]->buffers)
+        if (!stays && context->open[i]->buffers.first)
             return cf_fail(CFX_ESTATE, "devices: tensors live on %s, which '%s' does not name", context->open[i]->name,
                            spec);
     }
@@ -209,13 +206,10 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *given, cfx_context
     context->threads = options.threads > 0 ? options.threads : cf_cores_usable();
     context->memory_limit = options.memory_limit;
     context->debt_threshold = 8 << 20;
-    context->source = "";
-    context->log = cf_log_of_thread();
     cfx_seed(context, options.seed);
     cfx_device *cpu;
-    cfx_status status =
-        pthread_mutex_init(&context->lock, NULL) == 0 ? CFX_OK : cf_fail(CFX_EMEMORY, "context: cannot make a mutex");
-    if (status == CFX_OK) status = cf_fork_watch(context);
+    cfx_status status = cf_hub_init(&context->hub);
+    if (status == CFX_OK) status = cf_fork_watch(&context->hub);
     if (status == CFX_OK) status = device_open(context, "cpu:0", &cpu); /* always exists */
     char spec[CF_DEFAULT_SPEC_BYTES];
     if (!options.devices) cf_default_spec(spec);
@@ -230,44 +224,31 @@ CFX_API cfx_status cfx_context_new(const cfx_context_options *given, cfx_context
 
 CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
-    if (context->end_tapes) context->end_tapes(context);
-    if (context->end_loaders) context->end_loaders(context);
-    atomic_store(&context->ending, 1);
-    if (cf_is_forked(context)) { /* the workers and what they hold are the parent's: only the handles are ended */
-        for (int32_t i = 0; i < context->nopen; i++)
-            if (context->open[i]->orphan) context->open[i]->orphan(context->open[i]);
+    cf_dependents_end(&context->tapes);
+    cf_dependents_end(&context->loaders);
+    atomic_store(&context->hub.ending, 1);
+    if (cf_is_forked(&context->hub)) { /* the workers and what they hold are the parent's: only the handles are ended */
+        for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
         return;
     }
-    cf_fork_forget(context);
+    cf_fork_forget(&context->hub);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
     for (int32_t i = 0; i < context->nopen; i++) {
         cf_worker_stop(context->open[i]);
         context->open[i]->thread = 0;
     }
-    for (int32_t i = 0; i < context->nopen; i++)
-        if (context->open[i]->orphan) context->open[i]->orphan(context->open[i]);
+    for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
     for (int32_t i = 0; i < context->nopen; i++) device_free(context->open[i]);
     for (cfx_device *device = context->closed, *next; device; device = next) {
         next = device->next_closed;
         device_free(device);
     }
-    for (cf_fault *fault = context->faults, *next; fault; fault = next) {
-        next = fault->next;
-        free(fault);
-    }
     for (struct cf_name *name = context->sources, *next; name; name = next) {
         next = name->next;
         free(name);
     }
-    pthread_mutex_destroy(&context->lock);
+    cf_hub_free(&context->hub);
     free(context);
-}
-
-void cf_context_ring(cfx_context *context) {
-    if (atomic_load_explicit(&context->host_asleep, memory_order_seq_cst)) cf_unpark(&context->host);
-    pthread_mutex_lock(&context->lock);
-    for (int32_t i = 0; i < context->nopen; i++) cf_worker_wake(context->open[i]);
-    pthread_mutex_unlock(&context->lock);
 }
 
 CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
@@ -279,65 +260,34 @@ CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
             CF_TRY(cf_event_raise(e));
         }
     }
-    return cf_interrupted(context);
+    return cf_interrupted(&context->hub);
 }
 
 CFX_API void cfx_interrupt(cfx_context *context) {
-    atomic_fetch_or(&context->stops, CF_INTERRUPTED);
-    cf_unpark(&context->host);
+    atomic_fetch_or(&context->hub.stops, CF_INTERRUPTED);
+    cf_unpark(&context->hub.host.wake);
 }
 
-cfx_status cf_interrupted(cfx_context *context) {
-    if (!atomic_load_explicit(&context->stops, memory_order_relaxed)) return CFX_OK;
-    if (cf_is_forked(context))
-        return cf_fail(CFX_ESTATE, "this process was forked after Conflux had started its threads, which a child does "
-                                   "not have: fork before the first call, or start another program");
-    if (context->holds) return CFX_OK;
-    atomic_fetch_and(&context->stops, ~CF_INTERRUPTED);
-    return cf_fail(CFX_EINTERRUPT, "interrupted");
-}
-
-CFX_API cfx_status cfx_check(cfx_context *context) { return cf_interrupted(context); }
+CFX_API cfx_status cfx_check(cfx_context *context) { return cf_interrupted(&context->hub); }
 
 CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line) {
-    context->line = line;
-    if (strcmp(context->source, source) == 0) return;
+    cf_hub *hub = &context->hub;
+    hub->line = line;
+    if (strcmp(hub->source, source) == 0) return;
     struct cf_name *name = context->sources;
     while (name && strcmp(name->text, source) != 0) name = name->next;
     if (!name) {
         const size_t bytes = strlen(source) + 1;
         name = malloc(sizeof *name + bytes);
         if (!name) { /* a fault then names no line, which is no reason to fail now */
-            context->line = 0;
+            hub->line = 0;
             return;
         }
         memcpy(name->text, source, bytes);
         name->next = context->sources;
         context->sources = name;
     }
-    context->source = name->text;
-}
-
-/* What is kept when there is no memory to keep the real fault. */
-static cf_fault no_memory = {.status = CFX_EMEMORY, .message = "out of host memory while a fault was recorded"};
-
-const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_command *command) {
-    void *memory;
-    if (cf_alloc_zero(1, sizeof(cf_fault), &memory) != CFX_OK) return &no_memory;
-    cf_fault *fault = memory;
-    fault->status = status;
-    if (command) {
-        fault->line = command->line;
-        snprintf(fault->source, sizeof fault->source, "%s", command->source);
-        snprintf(fault->message, sizeof fault->message, "%s: %s", command->op, cfx_error());
-    } else {
-        snprintf(fault->message, sizeof fault->message, "%s", cfx_error());
-    }
-    pthread_mutex_lock(&context->lock);
-    fault->next = context->faults;
-    context->faults = fault;
-    pthread_mutex_unlock(&context->lock);
-    return fault;
+    hub->source = name->text;
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -358,7 +308,7 @@ CFX_API void cfx_debt_paid(cfx_context *context) {
 }
 
 CFX_API void cfx_memory_trim(cfx_context *context) {
-    if (cf_is_forked(context)) return; /* devices' memory is the parent's to give back */
+    if (cf_is_forked(&context->hub)) return; /* devices' memory is the parent's to give back */
     for (int32_t i = 0; i < context->nopen; i++) cf_pool_trim(&context->open[i]->pool);
 }
 

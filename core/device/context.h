@@ -14,11 +14,11 @@
 #include <pthread.h>
 
 #include "device/backends.h"
+#include "device/dependents.h"
+#include "device/hub.h"
 #include "device/pool.h"
 #include "device/queue.h"
 #include "device/staging.h"
-
-enum { CF_INTERRUPTED = 1, CF_FORKED = 2 }; /* cfx_context's `stops` */
 
 enum { CF_STREAMS = CF_MAX_DEVICES + 1 };
 
@@ -31,14 +31,12 @@ struct cfx_device {
     cf_pool pool;
     cf_staging staging; /* of a device whose memory the host does not see */
     cf_queue queue[CF_QUEUES];
-    struct cf_buffer *buffers;          /* live ones, newest first */
-    void (*orphan)(cfx_device *device); /* set with the first buffer: makes those still held void */
+    cf_dependents buffers;
     cfx_device *next_closed;
     /* the worker */
     pthread_t thread;        /* 0: not started, or closed */
     _Atomic int32_t threads; /* of its team */
-    _Alignas(64) cf_word wake;
-    _Atomic int32_t asleep; /* 1: parked, wants to hear of commands and of alarms */
+    _Alignas(64) cf_sleeper worker;
     _Atomic int32_t stop;
 };
 
@@ -47,6 +45,7 @@ typedef struct cf_rng_stream {
 } cf_rng_stream;
 
 struct cfx_context {
+    cf_hub hub;       /* first: cf_context_of finds the context by it */
     int32_t ndevices; /* of the run; at most CF_MAX_DEVICES */
     cfx_device *devices[CF_MAX_DEVICES];
     int32_t nopen;                            /* of the run, and those opened besides */
@@ -57,53 +56,16 @@ struct cfx_context {
     double debt_threshold;
     int32_t debt; /* 1: a pool has grown by more than that since the host collected */
     cf_rng_stream streams[CF_STREAMS];
-    cf_fault *faults;
-    pthread_mutex_t lock; /* of `faults`, and of `open` against workers that ring */
-    const char *source;   /* interned; of the commands enqueued from here on */
-    int32_t line;
-    struct cf_name *sources;
-    struct cfx_tape *tapes;                  /* live ones */
-    void (*end_tapes)(cfx_context *context); /* set with the first tape */
-    struct cfx_loader *loaders;
-    void (*end_loaders)(cfx_context *context); /* set with the first loader */
+    struct cf_name *sources; /* cfx_at_line's */
+    cf_dependents tapes, loaders;
     uint64_t next_tape;
     uint64_t collectives; /* so far */
     int32_t precision;
-    cfx_log log;  /* of the thread that made it, and of its workers */
-    cf_word host; /* the host parks here */
-    _Atomic int32_t host_asleep;
-    _Atomic int32_t stops;         /* CF_INTERRUPTED, CF_FORKED: why a call is to fail */
-    bool holds;                    /* interrupts wait: what the host does now is done as a whole */
-    struct cfx_context *next_live; /* of all in the process */
-    _Atomic int32_t ending;        /* kernels are skipped: nobody will read what they write */
 };
 
-/* Fails, once, if the context was interrupted; always, where this process is a child of fork. */
-cfx_status cf_interrupted(cfx_context *context);
-/* From here on, until cf_interrupts_resume, no interrupt is taken: a collective whose first part is enqueued has to
- * enqueue all. */
-static inline void cf_interrupts_hold(cfx_context *context) { context->holds = true; }
-static inline void cf_interrupts_resume(cfx_context *context) { context->holds = false; }
-
-/* fork.c: tells the live contexts when they find themselves in a child, which has none of their threads. */
-cfx_status cf_fork_watch(cfx_context *context);
-void cf_fork_forget(cfx_context *context);
-static inline bool cf_is_forked(cfx_context *context) {
-    return (atomic_load_explicit(&context->stops, memory_order_relaxed) & CF_FORKED) != 0;
-}
-
-/* Wakes whoever sleeps until a ticket of this queue that has happened.  Any thread. */
-void cf_context_ring(cfx_context *context);
-
-/* Keeps a fault; the thread's message is its text. */
-const cf_fault *cf_fault_keep(cfx_context *context, cfx_status status, const cf_command *command);
+static inline cfx_context *cf_context_of(const cfx_device *device) { return device->context; }
 
 /* The worker's thread: takes commands of both queues as their events happen. */
 cfx_status cf_worker_start(cfx_device *device);
 void cf_worker_stop(cfx_device *device); /* runs what is enqueued, then joins */
-/* Tells the worker that there are commands. */
-static inline void cf_worker_wake(cfx_device *device) {
-    if (atomic_load_explicit(&device->asleep, memory_order_seq_cst)) cf_unpark(&device->wake);
-}
-
 #endif

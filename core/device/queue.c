@@ -89,16 +89,14 @@ static cf_command *place(cf_queue *queue, size_t bytes) {
 cfx_status cf_queue_reserve(cf_queue *queue, cf_run run, const char *op, int flags, const cf_wait *waits, int nwaits,
                             size_t payload, void **out) {
     const size_t bytes = cf_queue_bytes(nwaits, payload);
-    cfx_context *context = queue->device->context;
+    const cf_hub *hub = &queue->device->context->hub;
     if (ring_free(queue) < 2 * bytes) CF_TRY(cf_queue_room(queue, bytes));
     cf_command *command = place(queue, bytes);
     command->run = run;
     command->bytes = (uint32_t)bytes;
     command->nwaits = (uint16_t)nwaits;
     command->flags = (uint16_t)flags;
-    command->op = op;
-    command->source = context->source;
-    command->line = context->line;
+    command->origin = (cf_origin){op, hub->source, hub->line};
     if (nwaits) memcpy(command->waits, waits, (size_t)nwaits * sizeof *waits);
     *out = (char *)command + round_record(sizeof *command + (size_t)nwaits * sizeof *waits);
     return CFX_OK;
@@ -110,7 +108,7 @@ cf_event cf_queue_commit(cf_queue *queue) {
     queue->tail = queue->reserved;
     queue->last++;
     atomic_store_explicit(&queue->published, queue->tail, memory_order_seq_cst);
-    cf_worker_wake(queue->device);
+    cf_sleeper_wake(&queue->device->worker);
     return (cf_event){queue, queue->last};
 }
 
@@ -118,28 +116,28 @@ cf_event cf_queue_commit(cf_queue *queue) {
 
 cfx_status cf_event_wait(cf_event e) {
     if (cf_event_done(e)) return CFX_OK;
-    cfx_context *context = e.queue->device->context;
+    cf_hub *hub = &e.queue->device->context->hub;
     cfx_status status = CFX_OK;
     for (;;) {
-        const uint32_t seen = cf_word_read(&context->host);
-        atomic_store_explicit(&context->host_asleep, 1, memory_order_seq_cst);
+        const uint32_t seen = cf_word_read(&hub->host.wake);
+        atomic_store_explicit(&hub->host.asleep, 1, memory_order_seq_cst);
         cf_alarm_set(e);
         if (cf_event_done(e)) break;
-        status = cf_interrupted(context);
+        status = cf_interrupted(hub);
         if (status != CFX_OK) break;
-        cf_park(&context->host, seen);
+        cf_park(&hub->host.wake, seen);
     }
-    atomic_store_explicit(&context->host_asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&hub->host.asleep, 0, memory_order_seq_cst);
     return status;
 }
 
 void cf_event_settle(cf_event e) {
     if (!e.queue) return;
-    cfx_context *context = e.queue->device->context;
-    const bool held = context->holds;
-    context->holds = true;
+    cf_hub *hub = &e.queue->device->context->hub;
+    const bool held = hub->holds;
+    hub->holds = true;
     (void)cf_event_wait(e); /* fails in a child of fork alone */
-    context->holds = held;
+    hub->holds = held;
 }
 
 void cf_alarm_set(cf_event e) {
@@ -147,7 +145,7 @@ void cf_alarm_set(cf_event e) {
     while (e.ticket < alarm && !atomic_compare_exchange_weak_explicit(&e.queue->alarm, &alarm, e.ticket,
                                                                       memory_order_seq_cst, memory_order_seq_cst)) {}
     /* A worker that launches polls its stream only while somebody waits for it. */
-    if (e.queue->device->backend->streams) cf_worker_wake(e.queue->device);
+    if (e.queue->device->backend->streams) cf_sleeper_wake(&e.queue->device->worker);
 }
 
 const cf_fault *cf_event_void(cf_event e) {
@@ -167,12 +165,15 @@ static cfx_status make_room_for_void(cf_queue *queue) {
     return CFX_OK;
 }
 
+static const cf_fault *fault_of(const cf_queue *queue) {
+    return cf_fault_of(&queue->device->context->hub, atomic_load(&queue->fault));
+}
+
 /* Moves the queue's poison to its list of voids: what was skipped stays known, what comes now runs. */
 static void clear(cf_queue *queue) {
-    queue->voids[queue->nvoids++] =
-        (cf_void){atomic_load(&queue->poisoned_at), queue->last, atomic_load(&queue->fault)};
+    queue->voids[queue->nvoids++] = (cf_void){atomic_load(&queue->poisoned_at), queue->last, fault_of(queue)};
     atomic_store(&queue->poisoned_at, UINT64_MAX);
-    atomic_store(&queue->fault, NULL);
+    atomic_store(&queue->fault, 0);
 }
 
 /* Or found by each participant of a collective. */
@@ -188,7 +189,7 @@ cfx_status cf_event_raise(cf_event e) {
      * cleared.  Faults are rare: the price does not matter. */
     for (int32_t i = 0; i < context->nopen; i++)
         for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[q])));
-    const cf_fault *fault = atomic_load(&e.queue->fault); /* only now: a device may have found an earlier one */
+    const cf_fault *fault = fault_of(e.queue); /* only now: a device may have found an earlier one */
     for (int32_t i = 0; i < context->nopen; i++)
         for (int q = 0; q < CF_QUEUES; q++) CF_TRY(make_room_for_void(&context->open[i]->queue[q]));
     for (int32_t i = 0; i < context->nopen; i++) {
@@ -197,16 +198,9 @@ cfx_status cf_event_raise(cf_event e) {
         const cf_streams *streams = device->backend->streams;
         const bool goes_on = !streams || streams->forgive(device->state) == CFX_OK;
         for (int q = 0; goes_on && q < CF_QUEUES; q++)
-            if (is_same(atomic_load(&device->queue[q].fault), fault)) clear(&device->queue[q]);
+            if (is_same(fault_of(&device->queue[q]), fault)) clear(&device->queue[q]);
     }
     return cf_fault_raise(fault, "");
-}
-
-cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix) {
-    /* CFX_EMEMORY says that the call may be made again; a command that had no memory is past. */
-    const cfx_status status = fault->status == CFX_EMEMORY ? CFX_EFAULT : fault->status;
-    if (fault->line <= 0) return cf_fail(status, "%s%s", prefix, fault->message);
-    return cf_fail(status, "%s%s (enqueued at %s:%d)", prefix, fault->message, fault->source, fault->line);
 }
 
 /* ---- uses and waits -------------------------------------------------------------------------------- */

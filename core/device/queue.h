@@ -20,8 +20,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "base/park.h"
 #include "device/backend.h"
+#include "device/hub.h"
 
 typedef struct cf_queue cf_queue;
 
@@ -52,22 +52,11 @@ enum {
     CF_FOLLOWED = 1024           /* data that a queue's stream has followed and that have not happened yet */
 };
 
-/* The first error of a fault, kept by the context until it ends; shared by all queues that inherit it. */
-typedef struct cf_fault {
-    struct cf_fault *next;
-    cfx_status status;
-    int32_t line;
-    char source[128];
-    char message[384];
-} cf_fault;
-
 typedef struct cf_command {
     cf_run run; /* NULL: fills the ring up to its end */
     uint32_t bytes;
     uint16_t nwaits, flags;
-    const char *op; /* for the fault's message */
-    const char *source;
-    int32_t line;
+    cf_origin origin; /* for a fault's message */
     cf_wait waits[];
 } cf_command;
 
@@ -94,15 +83,12 @@ struct cf_queue {
     _Atomic uint64_t alarm;                  /* someone sleeps until this ticket; UINT64_MAX: no one */
     _Atomic uint64_t wanted;                 /* another worker wants this ticket marked; UINT64_MAX: none does */
     _Atomic uint64_t poisoned_at;            /* first skipped ticket; UINT64_MAX: healthy */
-    _Atomic(const cf_fault *) fault;
+    _Atomic uint32_t fault;                  /* of the poison; 0: none */
     /* the worker's */
     uint64_t launched, marked; /* tickets, where kernels only launch */
     int32_t behind;            /* so many of the head command's waits need not be looked at again */
-    struct cf_asked {
-        const char *op, *source;
-        int32_t line;
-    } * asked;  /* [CF_LAUNCH_AHEAD], by ticket: who launched what has not happened yet; NULL where a kernel is done */
-    bool joins; /* the next command runs, and waits for its other participants */
+    cf_origin *asked;  /* [CF_LAUNCH_AHEAD], by ticket: of what has not happened yet; NULL where a kernel is done */
+    bool joins;        /* the next command runs, and waits for its other participants */
     uint64_t asked_at; /* the clock when the worker asked for them last, in nanoseconds */
     uint64_t happened; /* ticket: the device is through with it */
     struct cf_followed {
@@ -154,9 +140,6 @@ const cf_fault *cf_event_void(cf_event e);
 /* If e's queue is poisoned at or before e: drains the context, clears the fault from every queue and fails
  * with its message.  Call after cf_event_wait. */
 cfx_status cf_event_raise(cf_event e);
-
-/* Fails with the fault's message behind `prefix`, and the line that it was enqueued at. */
-cfx_status cf_fault_raise(const cf_fault *fault, const char *prefix);
 
 /* ---- uses: which events a later reader or writer has to wait for --------------------------------------- */
 

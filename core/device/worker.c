@@ -55,7 +55,7 @@ static cf_command *next(cf_queue *queue) {
 }
 
 /* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
-static void poison(cf_queue *queue, uint64_t ticket, const cf_fault *fault) {
+static void poison(cf_queue *queue, uint64_t ticket, uint32_t fault) {
     if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
     atomic_store(&queue->fault, fault);
     atomic_store_explicit(&queue->poisoned_at, ticket, memory_order_release);
@@ -64,7 +64,7 @@ static void poison(cf_queue *queue, uint64_t ticket, const cf_fault *fault) {
 /* Takes over the poison of e's queue if that is poisoned at or before e.  Whoever saw that e has happened sees it. */
 static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
     if (atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return;
-    const cf_fault *fault = atomic_load(&e.queue->fault);
+    const uint32_t fault = atomic_load(&e.queue->fault);
     if (fault) poison(queue, ticket, fault);
 }
 
@@ -108,20 +108,18 @@ static void finish(cf_queue *queue, uint64_t ticket) {
     atomic_store_explicit(&queue->finished, ticket, memory_order_seq_cst);
     if (atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket) {
         atomic_store_explicit(&queue->alarm, UINT64_MAX, memory_order_seq_cst);
-        cf_context_ring(queue->device->context);
+        cf_hub_ring(&queue->device->context->hub);
     }
 }
 
-static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_command *command) {
+static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_origin *command) {
     if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
-    poison(queue, ticket, cf_fault_keep(queue->device->context, status, command));
+    poison(queue, ticket, cf_fault_keep(&queue->device->context->hub, status, command));
 }
 
 /* What went wrong on the device, of the command `ticket`; 0: of some command after `before`. */
 static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_status status) {
-    const struct cf_asked *asked = &queue->asked[ticket % CF_LAUNCH_AHEAD];
-    const cf_command command = {.op = asked->op, .source = asked->source, .line = asked->line};
-    if (ticket > 0) fail(queue, ticket, status, &command);
+    if (ticket > 0) fail(queue, ticket, status, &queue->asked[ticket % CF_LAUNCH_AHEAD]);
     else fail(queue, before + 1, status, NULL);
 }
 
@@ -142,7 +140,7 @@ static void mark(cf_worker *worker, cf_queue *queue) {
     const cfx_status status = worker->backend->streams->mark(worker, q, queue->launched);
     if (status != CFX_OK) fail(queue, queue->marked + 1, status, NULL);
     queue->marked = queue->launched;
-    if (is_awaited(queue, queue->launched)) cf_context_ring(queue->device->context); /* it can be followed now */
+    if (is_awaited(queue, queue->launched)) cf_hub_ring(&queue->device->context->hub); /* it can be followed now */
 }
 
 /* A worker that spins asks for a mark of e, which its stream is to follow.  It asks in each round, so that it is no
@@ -269,23 +267,23 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     const bool launches = worker->backend->streams != NULL;
     const uint64_t ticket =
         (launches ? queue->launched : atomic_load_explicit(&queue->finished, memory_order_relaxed)) + 1;
-    cfx_context *context = queue->device->context;
+    const cf_hub *hub = &queue->device->context->hub;
     bool poisoned = is_poisoned(queue);
     if (!poisoned && (command->nwaits || !worker->begun)) {
         const cfx_status status = prepare(worker, queue, command, ticket);
-        if (status != CFX_OK) fail(queue, ticket, status, command);
+        if (status != CFX_OK) fail(queue, ticket, status, &command->origin);
         poisoned = is_poisoned(queue);
     }
-    poisoned = poisoned || atomic_load_explicit(&context->ending, memory_order_relaxed);
+    poisoned = poisoned || atomic_load_explicit(&hub->ending, memory_order_relaxed);
     if (!poisoned || (command->flags & CF_ALWAYS)) {
         char *payload = (char *)command + cf_queue_bytes(command->nwaits, 0);
         if (command->flags & CF_JOINS) mark(worker, queue); /* others may need what is before it to come themselves */
         if (launches) {
-            queue->asked[ticket % CF_LAUNCH_AHEAD] = (struct cf_asked){command->op, command->source, command->line};
+            queue->asked[ticket % CF_LAUNCH_AHEAD] = command->origin;
             worker->backend->streams->select(worker, (int)(queue - queue->device->queue), ticket);
         }
         const cfx_status status = command->run(worker, payload, poisoned);
-        if (status != CFX_OK && !poisoned) fail(queue, ticket, status, command);
+        if (status != CFX_OK && !poisoned) fail(queue, ticket, status, &command->origin);
         if (status == CFX_OK && (command->flags & CF_JOINS)) {
             queue->joins = true;
             return;
@@ -300,7 +298,7 @@ static bool joined(cf_worker *worker, int q, cf_queue *queue, const cf_command *
     const uint64_t ticket = queue->launched + 1;
     const cfx_status status = worker->backend->collectives->joined(worker, q, &is);
     if (status == CFX_OK && !is) return false;
-    if (status != CFX_OK) fail(queue, ticket, status, command);
+    if (status != CFX_OK) fail(queue, ticket, status, &command->origin);
     queue->joins = false;
     retire(worker, queue, command, ticket);
     return true;
@@ -334,8 +332,8 @@ static bool idle(cfx_device *device) { return !next(&device->queue[CF_COMPUTE]) 
 /* Sleeps until there may be something to do. */
 static void sleep_once(cf_worker *worker, cfx_device *device) {
     cf_event on[CF_QUEUES];
-    const uint32_t seen = cf_word_read(&device->wake);
-    atomic_store_explicit(&device->asleep, 1, memory_order_seq_cst);
+    const uint32_t seen = cf_word_read(&device->worker.wake);
+    atomic_store_explicit(&device->worker.asleep, 1, memory_order_seq_cst);
     const bool ran = step(worker, device, on);
     if (!ran) {
         bool changed = false;
@@ -345,9 +343,9 @@ static void sleep_once(cf_worker *worker, cfx_device *device) {
             changed = changed || cf_event_done(on[k]);
         }
         changed = changed || works(device, true);
-        if (!changed && !(atomic_load(&device->stop) && idle(device))) cf_park(&device->wake, seen);
+        if (!changed && !(atomic_load(&device->stop) && idle(device))) cf_park(&device->worker.wake, seen);
     }
-    atomic_store_explicit(&device->asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&device->worker.asleep, 0, memory_order_seq_cst);
 }
 
 /* Time without a command to run. */
@@ -377,7 +375,7 @@ static void *work(void *arg) {
     cf_worker worker = {.backend = device->backend, .state = device->state};
     int32_t team = 0;
     lull quiet = {0};
-    cfx_log_here(device->context->log);
+    cfx_log_here(device->context->hub.log);
     if (device->backend->streams)
         (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS); /* without it naps are longer */
     for (;;) {
@@ -416,6 +414,6 @@ cfx_status cf_worker_start(cfx_device *device) {
 
 void cf_worker_stop(cfx_device *device) {
     atomic_store(&device->stop, 1);
-    cf_unpark(&device->wake);
+    cf_unpark(&device->worker.wake);
     pthread_join(device->thread, NULL);
 }

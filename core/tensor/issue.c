@@ -75,7 +75,7 @@ static void undo(const cf_issue *issue) {
 static cfx_status order(const cf_issue *issue, int32_t n, const cfx_context *context, cf_waits *waits) {
     for (int k = 0; k < issue->nout + issue->nin; k++) {
         const cfx_tensor *x = issue->t[k];
-        if (cf_device(x)->context != context)
+        if (cf_context(x) != context)
             return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
         if (k >= issue->nout || issue->kind == CF_UPDATE) CF_TRY(cf_wait_to_read(waits, x));
         if (k >= issue->nout) continue;
@@ -120,7 +120,7 @@ static cfx_status enqueue(const cf_issue *issues, int32_t n) {
     waits.own = queue;
     waits.n = 0;
     do {
-        CF_TRY(order(&issues[ordered], n, device->context, &waits));
+        CF_TRY(order(&issues[ordered], n, cf_context_of(device), &waits));
         bytes += call_bytes(&issues[ordered]);
     } while (++ordered < n);
     void *payload;

@@ -61,13 +61,13 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     cf_issue issue = {.op = op, .dtype = dtype, .nout = 1, .t = {out}, .p = {a, b}};
     const int64_t words = op == CF_OP_randint || dtype == CFX_FLOAT64 ? 2 : 1;
-    const cfx_status status = position_of("random", device->context, stream, issue.i);
+    const cfx_status status = position_of("random", cf_context_of(device), stream, issue.i);
     if (status != CFX_OK) {
         cfx_release(out);
         return status;
     }
     CF_TRY(cf_issue_run(&issue));
-    advance(device->context, stream, cf_numel(out) * words);
+    advance(cf_context_of(device), stream, cf_numel(out) * words);
     return CFX_OK;
 }
 
@@ -146,7 +146,7 @@ CFX_API cfx_status cfx_to(const cfx_tensor *x, cfx_device *device, int32_t dtype
     if (!device) device = cf_device(x);
     if (dtype < 0) dtype = x->_dtype;
     if (dtype >= CFX_DTYPES) return cf_fail(CFX_EARG, "to: unknown dtype %d", dtype);
-    if (device->context != cf_context(x)) return cf_fail(CFX_EARG, "to: the device belongs to another context");
+    if (cf_context_of(device) != cf_context(x)) return cf_fail(CFX_EARG, "to: the device belongs to another context");
     if (device == cf_device(x) && dtype == x->_dtype) return cfx_retain(x, out);
     return copy_to(x, device, dtype, out);
 }

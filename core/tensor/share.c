@@ -66,15 +66,15 @@ static cfx_status run_end(cf_worker *worker, void *payload, bool poisoned) {
 /* Room is waited for only where a ring is full, and an interrupt of that wait is kept for the next call.  In a child of
  * fork nobody would run the command: the memory stays. */
 static void enqueue_end(cf_queue *queue, share *own) {
-    cfx_context *context = queue->device->context;
-    const bool held = context->holds;
+    cf_hub *hub = &queue->device->context->hub;
+    const bool held = hub->holds;
     void *payload;
-    context->holds = true;
+    hub->holds = true;
     if (cf_queue_reserve(queue, run_end, "share", CF_ALWAYS, NULL, 0, sizeof own, &payload) == CFX_OK) {
         *(share **)payload = own;
         cf_queue_commit(queue);
     }
-    context->holds = held;
+    hub->holds = held;
 }
 
 void cf_share_end(cf_block *block, bool ended) {

@@ -7,8 +7,8 @@
 #include "tensor/layout.h"
 
 struct cfx_tape {
+    cf_dependent dependent; /* of the context */
     cfx_context *context;
-    cfx_tape *next;
     uint64_t id;
     cf_node *nodes;
     int32_t n, capacity, leaves;
@@ -26,9 +26,13 @@ enum { NONE, LENT, GIVEN };
 
 /* ---- watches ---------------------------------------------------------------------------------------- */
 
+/* The live tapes of x's context. */
+static cfx_tape *newest(const cfx_tensor *x) { return (cfx_tape *)cf_context(x)->tapes.first; }
+static cfx_tape *before(const cfx_tape *tape) { return (cfx_tape *)tape->dependent.next; }
+
 static cfx_tape *tape_of(const cfx_tensor *x) {
     if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
-    for (cfx_tape *tape = cf_context(x)->tapes; tape; tape = tape->next)
+    for (cfx_tape *tape = newest(x); tape; tape = before(tape))
         if (tape->id == x->_tape) return tape;
     return NULL;
 }
@@ -154,7 +158,7 @@ cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
                            "%s: a DataLoader reads the tensor: it cannot change in place before the loader is released",
                            function);
     }
-    for (cfx_tape *tape = cf_context(x)->tapes; tape; tape = tape->next) {
+    for (cfx_tape *tape = newest(x); tape; tape = before(tape)) {
         for (int32_t n = 0; n < tape->n; n++) {
             for (int32_t k = 0; k < tape->nodes[n].nsaved; k++) {
                 int64_t a, b;
@@ -188,20 +192,14 @@ static void places_drop(cfx_tape *tape) {
 
 /* Voids the watches and releases what was kept: all but the struct, which is the caller's to end. */
 static void clear(cfx_tape *tape) {
-    for (cfx_tape **at = &tape->context->tapes; *at; at = &(*at)->next) {
-        if (*at != tape) continue;
-        *at = tape->next;
-        break;
-    }
+    cf_depend_no_more(&tape->dependent);
     for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
     places_drop(tape);
     free(tape->nodes);
     tape->context = NULL;
 }
 
-static void end_all(cfx_context *context) {
-    while (context->tapes) clear(context->tapes);
-}
+static void end_with_context(cf_dependent *tape) { clear((cfx_tape *)tape); }
 
 static cfx_status check_tape(const char *function, const cfx_tape *tape) {
     if (!tape) return cf_fail(CFX_EARG, "%s: argument 'tape': expected a tape, got none", function);
@@ -262,9 +260,7 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
         watched[i]->_tape = tape->id;
         watched[i]->_node = tape->nodes[i].inputs[0].node;
     }
-    tape->next = context->tapes;
-    context->tapes = tape;
-    context->end_tapes = end_all;
+    cf_depend(&context->tapes, &tape->dependent, end_with_context);
     *out = tape;
     return CFX_OK;
 }

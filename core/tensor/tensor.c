@@ -24,12 +24,12 @@ cfx_status cf_check_tensor(const char *function, const char *argument, const cfx
                        x ? "one that was released" : "none");
     if (!x->_buffer->device)
         return cf_fail(CFX_EARG, "%s: argument '%s': the tensor's context has ended", function, argument);
-    return cf_interrupted(cf_context(x));
+    return cf_interrupted(&cf_context(x)->hub);
 }
 
 cfx_status cf_check_device(const char *function, const cfx_device *device) {
     if (!device) return cf_fail(CFX_EARG, "%s: argument 'device': expected a device, got none", function);
-    return cf_interrupted(device->context);
+    return cf_interrupted(&cf_context_of(device)->hub);
 }
 
 cfx_status cf_check_dim(const char *function, int ndim, int32_t *dim) {
@@ -128,18 +128,16 @@ void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
 /* ---- buffers ---------------------------------------------------------------------------------------- */
 
 /* Handles still held when their context ends stay valid memory and become void. */
-static void orphan(cfx_device *device) {
-    for (cf_buffer *b = device->buffers, *next; b; b = next) {
-        next = b->next;
-        cf_uses_clear(&b->writes);
-        cf_uses_clear(&b->reads);
-        cf_uses_clear(&b->made);
-        cf_drift_free(b);
-        if (b->block->slab) cf_pool_give(&device->pool, b->block);
-        else cf_share_end(b->block, true);
-        b->device = NULL;
-    }
-    device->buffers = NULL;
+static void end_with_device(cf_dependent *buffer) {
+    cf_buffer *b = (cf_buffer *)buffer;
+    cf_uses_clear(&b->writes);
+    cf_uses_clear(&b->reads);
+    cf_uses_clear(&b->made);
+    cf_drift_free(b);
+    if (b->block->slab) cf_pool_give(&b->device->pool, b->block);
+    else cf_share_end(b->block, true);
+    cf_depend_no_more(&b->dependent);
+    b->device = NULL;
 }
 
 cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_buffer **out) {
@@ -151,11 +149,7 @@ cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_
     buffer->data = block->data;
     buffer->bytes = bytes;
     buffer->refs = buffer->fresh = 1;
-    buffer->next = device->buffers;
-    buffer->link = &device->buffers;
-    if (buffer->next) buffer->next->link = &buffer->next;
-    device->buffers = buffer;
-    device->orphan = orphan;
+    cf_depend(&device->buffers, &buffer->dependent, end_with_device);
     *out = buffer;
     return CFX_OK;
 }
@@ -163,7 +157,7 @@ cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_
 /* A backend with collectives may free what its pool gives back only when none is in flight: before memory is said to be
  * out they are waited for. */
 static cfx_status take(cfx_device *device, size_t bytes, cf_block **out) {
-    cfx_context *context = device->context;
+    cfx_context *context = cf_context_of(device);
     const cfx_status status = cf_pool_take(&device->pool, bytes, out);
     if (status != CFX_EMEMORY || !device->backend->collectives) return status;
     for (int32_t i = 0; i < context->nopen; i++)
@@ -180,7 +174,7 @@ static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) 
         cf_pool_give(&device->pool, block);
         return status;
     }
-    cfx_context *context = device->context;
+    cfx_context *context = cf_context_of(device);
     if ((double)(device->pool.in_use - device->pool.at_collection) > context->debt_threshold) context->debt = 1;
     return CFX_OK;
 }
@@ -209,8 +203,7 @@ void cf_buffer_release(cf_buffer *buffer) {
         cf_drift_free(buffer);
         if (buffer->block->slab) cf_pool_give(&buffer->device->pool, buffer->block);
         else cf_share_end(buffer->block, false);
-        *buffer->link = buffer->next;
-        if (buffer->next) buffer->next->link = buffer->link;
+        cf_depend_no_more(&buffer->dependent);
     }
     if (buffer->layout) cfx_layout_free(buffer->layout);
     free(buffer->buckets);

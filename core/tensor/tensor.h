@@ -28,7 +28,8 @@ typedef struct cf_reader {
 } cf_reader;
 
 typedef struct cf_buffer {
-    cfx_device *device; /* NULL: its context has ended */
+    cf_dependent dependent; /* of the device */
+    cfx_device *device;     /* NULL: its context has ended */
     cf_block *block;
     char *data;
     size_t bytes;
@@ -48,8 +49,7 @@ typedef struct cf_buffer {
     int32_t counting;     /* places of a backward under way */
     cf_round *round;      /* the collective that its value came out of, as that of `replica`; or NULL */
     int32_t replica;
-    cf_changes *changes;            /* what was done to it by such values; NULL: never anything */
-    struct cf_buffer *next, **link; /* of the device's list */
+    cf_changes *changes; /* what was done to it by such values; NULL: never anything */
 } cf_buffer;
 
 /* ---- handles ---------------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ static inline int64_t cf_numel(const cfx_tensor *x) { return cf_shape_numel(x->_
 /* Of its elements, packed or not. */
 static inline int64_t cf_bytes(const cfx_tensor *x) { return cf_numel(x) * cf_dtype_size(x->_dtype); }
 static inline cfx_device *cf_device(const cfx_tensor *x) { return x->_buffer->device; }
-static inline cfx_context *cf_context(const cfx_tensor *x) { return x->_buffer->device->context; }
+static inline cfx_context *cf_context(const cfx_tensor *x) { return cf_context_of(x->_buffer->device); }
 static inline char *cf_data(const cfx_tensor *x) { return x->_buffer->data + x->_offset * cf_dtype_size(x->_dtype); }
 static inline bool cf_has_shape(const cfx_tensor *x, int ndim, const int64_t *shape) {
     return x->_ndim == ndim && cf_shape_same(ndim, x->_shape, shape);

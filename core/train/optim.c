@@ -345,9 +345,9 @@ static cfx_status update_all(const update *u, slot *slots, int32_t n) {
             if (!left[k]) continue;
             gather(u, k, &slots[find_slot(u, slots, n, k)].numbers, left, updates);
             status = issue_list(updates);
-            if (status == CFX_OK) cf_interrupts_hold(cf_context(u->lists[0]));
+            if (status == CFX_OK) cf_interrupts_hold(&cf_context(u->lists[0])->hub);
         }
-        cf_interrupts_resume(cf_context(u->lists[0]));
+        cf_interrupts_resume(&cf_context(u->lists[0])->hub);
         free(updates);
     }
     free(left);

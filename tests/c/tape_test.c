@@ -12,7 +12,7 @@ static void setup(void) {
 static void teardown(void) {
     CHECK_EQ(blocks_of(cpu), 0);
     CHECK_EQ(blocks_of(cfx_device_at(context, 1)), 0);
-    CHECK(context->tapes == NULL);
+    CHECK(context->tapes.first == NULL);
     cfx_context_free(context);
 }
 

@@ -19,11 +19,9 @@ local allowed = {
     ["cf_backend"] = {why = "a backend stands above device, which calls it: that is what device/backend.h is for"},
     ["cf_streams"] = {why = "of a backend whose kernels are only launched"},
     ["cf_collectives"] = {why = "of a backend whose devices reach each other by a library"},
+    ["cf_depend"] = {why = "a context ends its tapes and loaders, and a device its buffers, as their rooms say"},
     ["cf_queue_reserve"] = {why = "a command carries the function that the worker runs for it"},
     ["cf_thread_start"] = {why = "a thread runs the function of its maker"},
-    ["cfx_context.end_loaders"] = {why = "a context that ends takes its loaders along"},
-    ["cfx_context.end_tapes"] = {why = "a context that ends takes its tapes along"},
-    ["cfx_device.orphan"] = {why = "a device that closes voids its buffers"},
   },
   structs = {}, -- "NAME names OTHER"
 }
