@@ -135,11 +135,11 @@ cfx_status cf_parts_room(int32_t replicas, size_t payload, int32_t (*commands)(c
         }
     }
     for (int32_t r = 0; r < replicas; r++)
-        if (need[r]) CF_TRY(cf_queue_room(&cf_part_device(&parts[0], r)->queue[CF_COMM], need[r]));
+        if (need[r]) CF_TRY(cf_queue_room(cf_queue_at(cf_part_device(&parts[0], r), CF_COMM), need[r]));
     cf_interrupts_hold(&context->hub);
     return CFX_OK;
 }
 
 void cf_parts_done(int32_t replicas, const cf_part *parts) {
-    for (int32_t r = 0; r < replicas; r++) cf_part_device(&parts[0], r)->queue[CF_COMM].promised = 0;
+    for (int32_t r = 0; r < replicas; r++) cf_queue_at(cf_part_device(&parts[0], r), CF_COMM)->promised = 0;
 }

@@ -23,8 +23,8 @@ static size_t extra_bytes(const double *weights, int32_t replicas) {
 
 static cfx_status enqueue_slice(cf_combine op, const double *weights, int32_t root, int32_t replicas,
                                 const cf_part *part, int32_t s, int32_t slices, cf_event *done) {
-    cf_queue *queue = &cf_part_device(part, s)->queue[CF_COMM];
-    cf_waits waits = {.own = queue, .n = 0};
+    cf_queue *queue = cf_queue_at(cf_part_device(part, s), CF_COMM);
+    cf_waits waits = {.own = &queue->timeline, .n = 0};
     const size_t extra = extra_bytes(weights, replicas);
     void *payload;
     /* in every replica the stretch's own writes, and where it writes, all reads */

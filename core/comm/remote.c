@@ -31,11 +31,11 @@ static cfx_status enqueue_all(const char *op, int32_t n, cfx_device *const *devi
                               const join_command *commands, cf_event *events) {
     void *payload[CF_MAX_DEVICES];
     for (int32_t r = 0; r < n; r++) {
-        CF_TRY(cf_queue_reserve(&devices[r]->queue[CF_COMM], run_join, op, CF_ALWAYS | CF_JOINS, waits[r].items,
+        CF_TRY(cf_queue_reserve(cf_queue_at(devices[r], CF_COMM), run_join, op, CF_ALWAYS | CF_JOINS, waits[r].items,
                                 waits[r].n, sizeof *commands, &payload[r]));
         *(join_command *)payload[r] = commands[r];
     }
-    for (int32_t r = 0; r < n; r++) events[r] = cf_queue_commit(&devices[r]->queue[CF_COMM]);
+    for (int32_t r = 0; r < n; r++) events[r] = cf_queue_commit(cf_queue_at(devices[r], CF_COMM));
     return CFX_OK;
 }
 
@@ -71,7 +71,7 @@ static cfx_status enqueue_part(work *w, const cf_part *part, cf_event *events) {
     const cf_combine op = (cf_combine)w->like.op;
     const int32_t root = w->like.root;
     for (int32_t r = 0; r < w->n; r++) {
-        w->waits[r].own = &w->devices[r]->queue[CF_COMM];
+        w->waits[r].own = &cf_queue_at(w->devices[r], CF_COMM)->timeline;
         w->waits[r].n = 0;
         for (int32_t s = 0; s < w->n; s++)
             CF_TRY(cf_part_waits(&w->waits[r], part, s, cf_combine_reads(op, root, s),
@@ -138,7 +138,7 @@ static cfx_status join_apart(const char *name, const cf_join *like, int32_t n, c
     for (int32_t r = 0; r < n; r++) w->devices[r] = cf_device(in[r]);
     cfx_status status = group_of(n, w->devices, &w->group);
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
-        w->waits[r].own = &w->devices[r]->queue[CF_COMM];
+        w->waits[r].own = &cf_queue_at(w->devices[r], CF_COMM)->timeline;
         for (int32_t s = 0; s < n && status == CFX_OK; s++) status = cf_wait_to_read(&w->waits[r], in[s]);
         if (status == CFX_OK) status = cf_wait_to_write(&w->waits[r], out[r]);
         w->commands[r] = (join_command){w->group, r, *like};

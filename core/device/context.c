@@ -18,40 +18,6 @@ static cfx_device *lookup(const cfx_context *context, const char *name) {
     return NULL;
 }
 
-/* Ends the worker and gives the memory back; what events ask a queue for stays. */
-static void device_close(cfx_device *device) {
-    cf_hub_remove(&device->context->hub, &device->worker);
-    if (device->thread) cf_worker_stop(device);
-    device->thread = 0;
-    cf_pool_free(&device->pool);
-    cf_staging_free(&device->staging);
-    for (int q = 0; q < CF_QUEUES; q++) cf_queue_close(&device->queue[q]);
-    if (device->state) device->backend->close(device->state);
-    device->state = NULL;
-}
-
-static void device_free(cfx_device *device) {
-    device_close(device);
-    for (int q = 0; q < CF_QUEUES; q++) cf_queue_free(&device->queue[q]);
-    free(device);
-}
-
-static cfx_status device_new(cfx_context *context, const char *name, cfx_device **out) {
-    void *memory = aligned_alloc(64, (sizeof(cfx_device) + 63) & ~(size_t)63);
-    if (!memory) return cf_fail(CFX_EMEMORY, "out of host memory: a device");
-    cfx_device *device = *out = memset(memory, 0, sizeof *device);
-    snprintf(device->name, sizeof device->name, "%s", name);
-    device->context = context;
-    device->backend = cf_backend_of(name);
-    if (!device->backend) {
-        free(device);
-        return CFX_EARG;
-    }
-    device->index = (int32_t)strtol(strchr(name, ':') + 1, NULL, 10);
-    for (int q = 0; q < CF_QUEUES; q++) cf_queue_init(&device->queue[q], device);
-    return CFX_OK;
-}
-
 /* The closed device of that name, taken off its list, or NULL. */
 static cfx_device *take_closed(cfx_context *context, const char *name) {
     for (cfx_device **at = &context->closed; *at; at = &(*at)->next_closed) {
@@ -64,31 +30,20 @@ static cfx_device *take_closed(cfx_context *context, const char *name) {
 }
 
 static void put_closed(cfx_context *context, cfx_device *device) {
-    device_close(device);
+    cf_device_close(device);
     device->next_closed = context->closed;
     context->closed = device;
 }
 
 static cfx_status device_open(cfx_context *context, const char *name, cfx_device **out) {
     cfx_device *device = take_closed(context, name);
-    if (!device) CF_TRY(device_new(context, name, &device));
-    atomic_store(&device->threads, 1);
-    atomic_store(&device->stop, 0);
-    cfx_status status = device->backend->open(device->index, &device->state);
-    if (status == CFX_OK) {
-        const size_t limit = context->memory_limit ? context->memory_limit : device->backend->memory(device->state);
-        status = cf_pool_init(&device->pool, device->backend, device->state, limit);
-        device->staging.backend = device->backend;
-        device->staging.state = device->state;
-    }
-    for (int q = 0; q < CF_QUEUES && status == CFX_OK; q++) status = cf_queue_open(&device->queue[q]);
-    if (status == CFX_OK) status = cf_worker_start(device);
+    if (!device) CF_TRY(cf_device_new(&context->hub, name, &device));
+    const cfx_status status = cf_device_open(device, context->memory_limit);
     if (status != CFX_OK) {
         put_closed(context, device);
         return status;
     }
     context->open[context->nopen++] = *out = device;
-    cf_hub_add(&context->hub, &device->worker);
     return CFX_OK;
 }
 
@@ -100,10 +55,10 @@ static void share_cores(cfx_context *context) {
         cfx_device *device = context->devices[i];
         if (!device->backend->host_cores) continue;
         const int32_t share = context->threads / cpus + (seen++ < context->threads % cpus);
-        atomic_store(&device->threads, share > 0 ? share : 1);
+        atomic_store(&device->inbox.threads, share > 0 ? share : 1);
     }
     cfx_device *cpu = lookup(context, "cpu:0");
-    if (cpus == 0 && cpu) atomic_store(&cpu->threads, context->threads);
+    if (cpus == 0 && cpu) atomic_store(&cpu->inbox.threads, context->threads);
 }
 
 /* Closes the open devices that are neither the run's nor cpu:0. */
@@ -174,9 +129,7 @@ CFX_API cfx_status cfx_device_find(cfx_context *context, const char *name, cfx_d
     return cf_fail(CFX_EARG, "device '%s' does not exist: this run has %s", name, have);
 }
 
-CFX_API const char *cfx_device_name(const cfx_device *device) { return device ? device->name : ""; }
-CFX_API int32_t cfx_device_threads(const cfx_device *device) { return device ? atomic_load(&device->threads) : 0; }
-CFX_API cfx_context *cfx_device_context(const cfx_device *device) { return device ? device->context : NULL; }
+CFX_API cfx_context *cfx_device_context(const cfx_device *device) { return device ? cf_context_of(device) : NULL; }
 
 /* ---- contexts --------------------------------------------------------------------------------------- */
 
@@ -233,15 +186,12 @@ CFX_API void cfx_context_free(cfx_context *context) {
     }
     cf_fork_forget(&context->hub);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
-    for (int32_t i = 0; i < context->nopen; i++) {
-        cf_worker_stop(context->open[i]);
-        context->open[i]->thread = 0;
-    }
+    for (int32_t i = 0; i < context->nopen; i++) cf_worker_stop(&context->open[i]->inbox);
     for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
-    for (int32_t i = 0; i < context->nopen; i++) device_free(context->open[i]);
+    for (int32_t i = 0; i < context->nopen; i++) cf_device_free(context->open[i]);
     for (cfx_device *device = context->closed, *next; device; device = next) {
         next = device->next_closed;
-        device_free(device);
+        cf_device_free(device);
     }
     for (struct cf_name *name = context->sources, *next; name; name = next) {
         next = name->next;
@@ -251,11 +201,40 @@ CFX_API void cfx_context_free(cfx_context *context) {
     free(context);
 }
 
+/* Or found by each participant of a collective. */
+static bool is_same(const cf_fault *a, const cf_fault *b) {
+    if (!a || !b) return false;
+    return a == b || (a->line == b->line && strcmp(a->source, b->source) == 0 && strcmp(a->message, b->message) == 0);
+}
+
+cfx_status cf_event_raise(cf_event e) {
+    if (!e.timeline || !cf_event_is_poisoned(e)) return CFX_OK;
+    const cfx_context *context = (cfx_context *)e.timeline->hub;
+    /* Every queue runs dry first, so that no command already enqueued can inherit the poison after it was
+     * cleared.  Faults are rare: the price does not matter. */
+    for (int32_t i = 0; i < context->nopen; i++)
+        for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_event_wait(cf_queue_last(cf_queue_at(context->open[i], q))));
+    const cf_fault *fault = cf_timeline_fault(e.timeline); /* only now: a device may have found an earlier one */
+    for (int32_t i = 0; i < context->nopen; i++)
+        for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_timeline_room(&cf_queue_at(context->open[i], q)->timeline));
+    for (int32_t i = 0; i < context->nopen; i++) {
+        cfx_device *device = context->open[i];
+        /* where the device cannot go on, its queues stay poisoned */
+        const cf_streams *streams = device->backend->streams;
+        const bool goes_on = !streams || streams->forgive(device->state) == CFX_OK;
+        for (int q = 0; goes_on && q < CF_QUEUES; q++) {
+            cf_queue *queue = cf_queue_at(device, q);
+            if (is_same(cf_timeline_fault(&queue->timeline), fault)) cf_timeline_clear(&queue->timeline, queue->last);
+        }
+    }
+    return cf_fault_raise(fault, "");
+}
+
 CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
     for (int32_t i = 0; i < context->nopen; i++) {
         if (device && context->open[i] != device) continue;
         for (int q = 0; q < CF_QUEUES; q++) {
-            const cf_event e = cf_queue_last(&context->open[i]->queue[q]);
+            const cf_event e = cf_queue_last(cf_queue_at(context->open[i], q));
             CF_TRY(cf_event_wait(e));
             CF_TRY(cf_event_raise(e));
         }
@@ -291,12 +270,6 @@ CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line)
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
-
-CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out) {
-    const cf_pool *pool = &device->pool;
-    *out = (cfx_memory_info){(double)pool->in_use, (double)pool->reserved, (double)pool->peak, (double)pool->limit,
-                             (double)pool->blocks};
-}
 
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes) { context->debt_threshold = bytes; }
 

@@ -1,44 +1,14 @@
-/* context.h: a context, its devices and their workers.
+/* context.h: a context and its devices.
  *
- * A context owns everything: devices, queues, pools, seeds, faults, the interrupt flag.  One host thread uses
- * it at a time; several contexts live side by side.  A device is a worker thread, two queues and a pool.
- *
- * A device that the run no longer names is closed: its worker ends and its memory goes, but its queues' counters
- * stay, because events of its work lie in tensors of other devices; the name reopens the same device.
- *
- * The CPU's devices share the cores evenly.  Names are backends.h's.
+ * A context owns everything: devices, seeds, and its hub.  One host thread uses it at a time; several contexts live side
+ * by side.  The CPU's devices share the cores evenly.  Names are backends.h's.
  */
 #ifndef CF_DEVICE_CONTEXT_H
 #define CF_DEVICE_CONTEXT_H
 
-#include <pthread.h>
-
-#include "device/backends.h"
-#include "device/dependents.h"
-#include "device/hub.h"
-#include "device/pool.h"
-#include "device/queue.h"
-#include "device/staging.h"
+#include "device/device.h"
 
 enum { CF_STREAMS = CF_MAX_DEVICES + 1 };
-
-struct cfx_device {
-    char name[CF_NAME_BYTES];
-    int32_t index; /* backend's number of it */
-    cfx_context *context;
-    const cf_backend *backend;
-    void *state;
-    cf_pool pool;
-    cf_staging staging; /* of a device whose memory the host does not see */
-    cf_queue queue[CF_QUEUES];
-    cf_dependents buffers;
-    cfx_device *next_closed;
-    /* the worker */
-    pthread_t thread;        /* 0: not started, or closed */
-    _Atomic int32_t threads; /* of its team */
-    _Alignas(64) cf_sleeper worker;
-    _Atomic int32_t stop;
-};
 
 typedef struct cf_rng_stream {
     uint64_t seed, position;
@@ -63,9 +33,10 @@ struct cfx_context {
     int32_t precision;
 };
 
-static inline cfx_context *cf_context_of(const cfx_device *device) { return device->context; }
+static inline cfx_context *cf_context_of(const cfx_device *device) { return (cfx_context *)device->inbox.hub; }
 
-/* The worker's thread: takes commands of both queues as their events happen. */
-cfx_status cf_worker_start(cfx_device *device);
-void cf_worker_stop(cfx_device *device); /* runs what is enqueued, then joins */
+/* If e's queue is poisoned at or before e: drains the context, clears the fault from every queue and fails
+ * with its message.  Call after cf_event_wait. */
+cfx_status cf_event_raise(cf_event e);
+
 #endif

@@ -21,9 +21,7 @@ static cf_event event(const cfx_meter_point *p, int32_t i) {
 }
 
 /* A command that was skipped because of a fault has not been done, until somebody has raised the fault. */
-static bool is_done(cf_event e) {
-    return cf_event_done(e) && atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket;
-}
+static bool is_done(cf_event e) { return cf_event_done(e) && !cf_event_is_poisoned(e); }
 
 /* The oldest point is done. */
 static void pass(cfx_meter *meter) {
@@ -59,9 +57,9 @@ static void note(cfx_meter *meter, cfx_meter_point *p) {
     p->_n = 0;
     for (int32_t i = 0; i < context->nopen; i++) {
         for (int q = 0; q < CF_QUEUES; q++) {
-            const cf_event e = cf_queue_last(&context->open[i]->queue[q]);
+            const cf_event e = cf_queue_last(cf_queue_at(context->open[i], q));
             if (is_done(e)) continue;
-            p->_events[p->_n]._queue = e.queue;
+            p->_events[p->_n]._queue = e.timeline;
             p->_events[p->_n++]._ticket = e.ticket;
         }
     }

@@ -12,7 +12,8 @@
 #ifndef CF_DEVICE_POOL_H
 #define CF_DEVICE_POOL_H
 
-#include "device/queue.h"
+#include "device/backend.h"
+#include "device/event.h"
 
 enum {
     CF_ALIGN = 256,

@@ -1,11 +1,6 @@
-/* worker.c: the thread behind a device.
- *
- * It takes the next command of either queue whose events have happened, the communication queue first, so no
- * command ever waits inside itself.  With nothing to take it spins a little and then parks; whoever enqueues a
- * command or finishes a ticket that someone waits for wakes it.
- */
-#include <pthread.h>
-#include <string.h>
+/* worker.c: see worker.h. */
+#include "device/worker.h"
+
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,7 +8,6 @@
 #include "base/locale.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "device/context.h"
 #include "device/scratch.h"
 
 /* The worker spins for about 20 microseconds before it sleeps: a training step enqueues a command every few
@@ -54,17 +48,21 @@ static cf_command *next(cf_queue *queue) {
     }
 }
 
+/* The inbox of the worker that runs e's queue. */
+static cf_inbox *inbox_of(cf_event e) { return (cf_inbox *)((char *)e.timeline->worker - offsetof(cf_inbox, worker)); }
+
 /* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
 static void poison(cf_queue *queue, uint64_t ticket, uint32_t fault) {
-    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
-    atomic_store(&queue->fault, fault);
-    atomic_store_explicit(&queue->poisoned_at, ticket, memory_order_release);
+    cf_progress *p = &queue->timeline.progress;
+    if (atomic_load_explicit(&p->poisoned_at, memory_order_relaxed) <= ticket) return;
+    atomic_store(&p->fault, fault);
+    atomic_store_explicit(&p->poisoned_at, ticket, memory_order_release);
 }
 
-/* Takes over the poison of e's queue if that is poisoned at or before e.  Whoever saw that e has happened sees it. */
+/* Takes over the poison of e's queue if that is poisoned at or before e. */
 static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
-    if (atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) > e.ticket) return;
-    const uint32_t fault = atomic_load(&e.queue->fault);
+    if (!cf_event_is_poisoned(e)) return;
+    const uint32_t fault = atomic_load(&e.timeline->progress.fault);
     if (fault) poison(queue, ticket, fault);
 }
 
@@ -75,16 +73,15 @@ static cfx_status inherit(cf_worker *worker, cf_queue *queue, const cf_command *
     cf_source open[CF_MAX_WAITS];
     int n = 0;
     for (int i = 0; i < command->nwaits; i++) {
-        const cf_event data = {command->waits[i].until.queue, command->waits[i].data};
+        const cf_event data = {command->waits[i].until.timeline, command->waits[i].data};
         if (data.ticket == 0) continue;
         if (streams && !cf_event_done(data)) {
-            const cfx_device *of = data.queue->device;
             queue->followed[queue->noted++ % CF_FOLLOWED] = (struct cf_followed){ticket, data};
-            open[n++] = (cf_source){of->state, (int)(data.queue - of->queue), data.ticket};
+            open[n++] = (cf_source){inbox_of(data)->state, data.timeline->q, data.ticket};
         }
         inherit_event(queue, ticket, data);
     }
-    return n > 0 ? streams->inherit(worker, (int)(queue - queue->device->queue), ticket, n, open) : CFX_OK;
+    return n > 0 ? streams->inherit(worker, queue->timeline.q, ticket, n, open) : CFX_OK;
 }
 
 /* How far the queue is, of `happened`, with all that it followed judged: what it did behind data that turned out wrong
@@ -105,16 +102,17 @@ static uint64_t judge(cf_queue *queue) {
 /* ---- tickets ---------------------------------------------------------------------------------------- */
 
 static void finish(cf_queue *queue, uint64_t ticket) {
-    atomic_store_explicit(&queue->finished, ticket, memory_order_seq_cst);
-    if (atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket) {
-        atomic_store_explicit(&queue->alarm, UINT64_MAX, memory_order_seq_cst);
-        cf_hub_ring(&queue->device->context->hub);
+    cf_progress *p = &queue->timeline.progress;
+    atomic_store_explicit(&p->finished, ticket, memory_order_seq_cst);
+    if (atomic_load_explicit(&p->alarm, memory_order_seq_cst) <= ticket) {
+        atomic_store_explicit(&p->alarm, UINT64_MAX, memory_order_seq_cst);
+        cf_hub_ring(queue->timeline.hub);
     }
 }
 
 static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_origin *command) {
-    if (atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) <= ticket) return;
-    poison(queue, ticket, cf_fault_keep(&queue->device->context->hub, status, command));
+    if (atomic_load_explicit(&queue->timeline.progress.poisoned_at, memory_order_relaxed) <= ticket) return;
+    poison(queue, ticket, cf_fault_keep(queue->timeline.hub, status, command));
 }
 
 /* What went wrong on the device, of the command `ticket`; 0: of some command after `before`. */
@@ -125,8 +123,8 @@ static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_sta
 
 /* ---- marks ------------------------------------------------------------------------------------------ */
 
-static bool is_awaited(const cf_queue *queue, uint64_t ticket) {
-    return atomic_load_explicit(&queue->alarm, memory_order_seq_cst) <= ticket;
+static bool is_awaited(const cf_timeline *timeline, uint64_t ticket) {
+    return atomic_load_explicit(&timeline->progress.alarm, memory_order_seq_cst) <= ticket;
 }
 
 /* A mark costs as much as a launch: there is one for a run of commands, one where somebody waits, and one before the
@@ -136,27 +134,27 @@ enum { MARK_EVERY = 16 };
 static void mark(cf_worker *worker, cf_queue *queue) {
     if (!worker->backend->streams) return;
     if (queue->marked == queue->launched) return;
-    const int q = (int)(queue - queue->device->queue);
-    const cfx_status status = worker->backend->streams->mark(worker, q, queue->launched);
+    const cfx_status status = worker->backend->streams->mark(worker, queue->timeline.q, queue->launched);
     if (status != CFX_OK) fail(queue, queue->marked + 1, status, NULL);
     queue->marked = queue->launched;
-    if (is_awaited(queue, queue->launched)) cf_hub_ring(&queue->device->context->hub); /* it can be followed now */
+    if (is_awaited(&queue->timeline, queue->launched)) cf_hub_ring(queue->timeline.hub); /* it can be followed now */
 }
 
 /* A worker that spins asks for a mark of e, which its stream is to follow.  It asks in each round, so that it is no
  * matter if its word is lost to an earlier ticket's. */
 static void want_mark(cf_event e) {
-    uint64_t wanted = atomic_load_explicit(&e.queue->wanted, memory_order_relaxed);
-    while (e.ticket < wanted && !atomic_compare_exchange_weak(&e.queue->wanted, &wanted, e.ticket)) {}
+    _Atomic uint64_t *at = &e.timeline->progress.wanted;
+    uint64_t wanted = atomic_load_explicit(at, memory_order_relaxed);
+    while (e.ticket < wanted && !atomic_compare_exchange_weak(at, &wanted, e.ticket)) {}
 }
 
 /* Whether anybody waits for a ticket that was launched and that no mark covers. */
 static bool is_wanted(cf_queue *queue) {
     if (queue->marked == queue->launched) return false;
-    uint64_t wanted = atomic_load_explicit(&queue->wanted, memory_order_relaxed);
-    const uint64_t alarm = atomic_load_explicit(&queue->alarm, memory_order_seq_cst);
+    uint64_t wanted = atomic_load_explicit(&queue->timeline.progress.wanted, memory_order_relaxed);
+    const uint64_t alarm = atomic_load_explicit(&queue->timeline.progress.alarm, memory_order_seq_cst);
     if (wanted <= queue->marked) { /* it has its mark */
-        atomic_compare_exchange_strong(&queue->wanted, &wanted, UINT64_MAX);
+        atomic_compare_exchange_strong(&queue->timeline.progress.wanted, &wanted, UINT64_MAX);
         wanted = UINT64_MAX;
     }
     return wanted <= queue->launched || (alarm > queue->marked && alarm <= queue->launched);
@@ -167,20 +165,21 @@ static bool is_wanted(cf_queue *queue) {
 /* Whether queue q may go on behind e: it has happened, or a stream of the same backend waits for it by itself. */
 static bool follows(cf_worker *worker, int q, cf_event e) {
     if (cf_event_done(e)) return true;
-    const cfx_device *of = e.queue->device;
+    cf_inbox *of = inbox_of(e);
     if (!worker->backend->streams || of->backend != worker->backend) {
         /* a device that launches is asked at once how far it is, not only when this worker sleeps */
-        if (of->backend->streams && !is_awaited(e.queue, e.ticket)) cf_alarm_set(e);
+        if (e.timeline->launches && !is_awaited(e.timeline, e.ticket)) cf_alarm_set(e);
         return false;
     }
+    cf_queue *queue = cf_queue_of(e.timeline);
     const bool is_own = of->state == worker->state; /* the device's other queue */
-    if (is_own && e.queue->marked < e.ticket && e.ticket <= e.queue->launched) mark(worker, e.queue);
-    if (worker->backend->streams->follow(worker, q, of->state, (int)(e.queue - of->queue), e.ticket)) return true;
+    if (is_own && queue->marked < e.ticket && e.ticket <= queue->launched) mark(worker, queue);
+    if (worker->backend->streams->follow(worker, q, of->state, e.timeline->q, e.ticket)) return true;
     want_mark(e);
     return false;
 }
 
-/* The first event that the command still waits for; its queue is NULL if there is none. */
+/* The first event that the command still waits for; its timeline is NULL if there is none. */
 static cf_event blocked_on(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
     for (; queue->behind < command->nwaits; queue->behind++)
         if (!follows(worker, q, command->waits[queue->behind].until)) return command->waits[queue->behind].until;
@@ -190,10 +189,10 @@ static cf_event blocked_on(cf_worker *worker, int q, cf_queue *queue, const cf_c
 /* ---- how far the device is --------------------------------------------------------------------------- */
 
 /* Looks how far the device is.  True if it got further. */
-static bool look(cf_worker *worker, cfx_device *device) {
+static bool look(cf_worker *worker, cf_inbox *inbox) {
     bool moved = false;
     for (int q = 0; worker->backend->streams && q < CF_QUEUES; q++) {
-        cf_queue *queue = &device->queue[q];
+        cf_queue *queue = &inbox->queue[q];
         const uint64_t before = queue->happened;
         if (before != queue->marked) {
             uint64_t faulted = 0;
@@ -201,7 +200,7 @@ static bool look(cf_worker *worker, cfx_device *device) {
             if (status != CFX_OK) fail_late(queue, before, faulted, status);
         }
         const uint64_t done = judge(queue);
-        if (done == atomic_load_explicit(&queue->finished, memory_order_relaxed)) continue;
+        if (done == atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed)) continue;
         finish(queue, done);
         moved = true;
     }
@@ -212,17 +211,18 @@ static bool look(cf_worker *worker, cfx_device *device) {
 static bool is_far_ahead(const cf_queue *queue) {
     if (!queue->asked) return false;
     if (queue->noted - queue->judged > CF_FOLLOWED - CF_MAX_WAITS) return true;
-    return queue->launched - atomic_load_explicit(&queue->finished, memory_order_relaxed) >= CF_LAUNCH_AHEAD;
+    return queue->launched - atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed) >=
+           CF_LAUNCH_AHEAD;
 }
 
 /* Whether the device still works on what was launched; `awaited`: and somebody waits for it.  The participants of a
  * collective always wait for each other. */
-static bool works(const cfx_device *device, bool awaited) {
-    for (int q = 0; device->backend->streams && q < CF_QUEUES; q++) {
-        const cf_queue *queue = &device->queue[q];
+static bool works(const cf_inbox *inbox, bool awaited) {
+    for (int q = 0; inbox->backend->streams && q < CF_QUEUES; q++) {
+        const cf_queue *queue = &inbox->queue[q];
         if (queue->joins) return true;
-        if (atomic_load_explicit(&queue->finished, memory_order_relaxed) == queue->launched) continue;
-        if (!awaited || is_awaited(queue, queue->launched) || is_far_ahead(queue)) return true;
+        if (atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed) == queue->launched) continue;
+        if (!awaited || is_awaited(&queue->timeline, queue->launched) || is_far_ahead(queue)) return true;
     }
     return false;
 }
@@ -249,7 +249,7 @@ static cfx_status begin(cf_worker *worker) {
 }
 
 static bool is_poisoned(const cf_queue *queue) {
-    return atomic_load_explicit(&queue->poisoned_at, memory_order_relaxed) != UINT64_MAX;
+    return atomic_load_explicit(&queue->timeline.progress.poisoned_at, memory_order_relaxed) != UINT64_MAX;
 }
 
 /* What comes before a command.  A thread that has not begun might run it on another GPU than the device's; data that are
@@ -257,7 +257,7 @@ static bool is_poisoned(const cf_queue *queue) {
 static cfx_status prepare(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
     for (int i = 0; !worker->begun && i < command->nwaits; i++)
         if (command->waits[i].data > 0)
-            inherit_event(queue, ticket, (cf_event){command->waits[i].until.queue, command->waits[i].data});
+            inherit_event(queue, ticket, (cf_event){command->waits[i].until.timeline, command->waits[i].data});
     if (is_poisoned(queue)) return CFX_OK;
     if (!worker->begun) CF_TRY(begin(worker));
     return inherit(worker, queue, command, ticket);
@@ -266,8 +266,9 @@ static cfx_status prepare(cf_worker *worker, cf_queue *queue, const cf_command *
 static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     const bool launches = worker->backend->streams != NULL;
     const uint64_t ticket =
-        (launches ? queue->launched : atomic_load_explicit(&queue->finished, memory_order_relaxed)) + 1;
-    const cf_hub *hub = &queue->device->context->hub;
+        (launches ? queue->launched : atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed)) +
+        1;
+    const cf_hub *hub = queue->timeline.hub;
     bool poisoned = is_poisoned(queue);
     if (!poisoned && (command->nwaits || !worker->begun)) {
         const cfx_status status = prepare(worker, queue, command, ticket);
@@ -280,7 +281,7 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
         if (command->flags & CF_JOINS) mark(worker, queue); /* others may need what is before it to come themselves */
         if (launches) {
             queue->asked[ticket % CF_LAUNCH_AHEAD] = command->origin;
-            worker->backend->streams->select(worker, (int)(queue - queue->device->queue), ticket);
+            worker->backend->streams->select(worker, queue->timeline.q, ticket);
         }
         const cfx_status status = command->run(worker, payload, poisoned);
         if (status != CFX_OK && !poisoned) fail(queue, ticket, status, &command->origin);
@@ -305,10 +306,10 @@ static bool joined(cf_worker *worker, int q, cf_queue *queue, const cf_command *
 }
 
 /* Runs one command if one is ready; else `on` names what keeps either queue. */
-static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) {
+static bool step(cf_worker *worker, cf_inbox *inbox, cf_event on[CF_QUEUES]) {
     static const int order[CF_QUEUES] = {CF_COMM, CF_COMPUTE};
     for (int k = 0; k < CF_QUEUES; k++) {
-        cf_queue *queue = &device->queue[order[k]];
+        cf_queue *queue = &inbox->queue[order[k]];
         cf_command *command = next(queue);
         on[k] = (cf_event){NULL, 0};
         if (queue->joins) {
@@ -317,7 +318,7 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
         }
         if (command) on[k] = blocked_on(worker, order[k], queue, command);
         const bool is_full = is_far_ahead(queue);
-        if (!command || on[k].queue || is_full) {
+        if (!command || on[k].timeline || is_full) {
             if (is_full || is_wanted(queue)) mark(worker, queue);
             continue;
         }
@@ -327,25 +328,25 @@ static bool step(cf_worker *worker, cfx_device *device, cf_event on[CF_QUEUES]) 
     return false;
 }
 
-static bool idle(cfx_device *device) { return !next(&device->queue[CF_COMPUTE]) && !next(&device->queue[CF_COMM]); }
+static bool idle(cf_inbox *inbox) { return !next(&inbox->queue[CF_COMPUTE]) && !next(&inbox->queue[CF_COMM]); }
 
 /* Sleeps until there may be something to do. */
-static void sleep_once(cf_worker *worker, cfx_device *device) {
+static void sleep_once(cf_worker *worker, cf_inbox *inbox) {
     cf_event on[CF_QUEUES];
-    const uint32_t seen = cf_word_read(&device->worker.wake);
-    atomic_store_explicit(&device->worker.asleep, 1, memory_order_seq_cst);
-    const bool ran = step(worker, device, on);
+    const uint32_t seen = cf_word_read(&inbox->worker.wake);
+    atomic_store_explicit(&inbox->worker.asleep, 1, memory_order_seq_cst);
+    const bool ran = step(worker, inbox, on);
     if (!ran) {
         bool changed = false;
         for (int k = 0; k < CF_QUEUES; k++) {
-            if (!on[k].queue) continue;
+            if (!on[k].timeline) continue;
             cf_alarm_set(on[k]);
             changed = changed || cf_event_done(on[k]);
         }
-        changed = changed || works(device, true);
-        if (!changed && !(atomic_load(&device->stop) && idle(device))) cf_park(&device->worker.wake, seen);
+        changed = changed || works(inbox, true);
+        if (!changed && !(atomic_load(&inbox->stop) && idle(inbox))) cf_park(&inbox->worker.wake, seen);
     }
-    atomic_store_explicit(&device->worker.asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&inbox->worker.asleep, 0, memory_order_seq_cst);
 }
 
 /* Time without a command to run. */
@@ -361,59 +362,69 @@ static void end_lull(lull *l) {
 }
 
 /* One round of it: false once the worker has spun for long enough. */
-static bool spin(cf_worker *worker, cfx_device *device, lull *l) {
+static bool spin(cf_worker *worker, cf_inbox *inbox, lull *l) {
     cf_relax();
     if (!worker->backend->streams) return ++l->rounds < SPIN_ROUNDS;
     if (!l->since) l->since = now_ns();
     if (!is_due(&l->looked)) return true;
-    if (look(worker, device)) l->since = l->looked;
+    if (look(worker, inbox)) l->since = l->looked;
     return l->looked - l->since < SPIN_NS;
 }
 
 static void *work(void *arg) {
-    cfx_device *device = arg;
-    cf_worker worker = {.backend = device->backend, .state = device->state};
+    cf_inbox *inbox = arg;
+    cf_worker worker = {.backend = inbox->backend, .state = inbox->state};
     int32_t team = 0;
     lull quiet = {0};
-    cfx_log_here(device->context->hub.log);
-    if (device->backend->streams)
+    cfx_log_here(inbox->hub->log);
+    if (inbox->backend->streams)
         (void)prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS); /* without it naps are longer */
     for (;;) {
-        const int32_t threads = atomic_load_explicit(&device->threads, memory_order_relaxed);
+        const int32_t threads = atomic_load_explicit(&inbox->threads, memory_order_relaxed);
         if (threads != team) {
             worker.threads = team = threads;
             begin(&worker); /* if it cannot, the next command says why */
         }
         cf_event on[CF_QUEUES];
-        if (step(&worker, device, on)) {
+        if (step(&worker, inbox, on)) {
             end_lull(&quiet);
-        } else if (!spin(&worker, device, &quiet)) {
-            for (int q = 0; q < CF_QUEUES; q++) mark(&worker, &device->queue[q]);
-            const bool stops = atomic_load(&device->stop) && idle(device);
-            if (stops && !works(device, false)) break;
-            if (stops || works(device, true)) {
+        } else if (!spin(&worker, inbox, &quiet)) {
+            for (int q = 0; q < CF_QUEUES; q++) mark(&worker, &inbox->queue[q]);
+            const bool stops = atomic_load(&inbox->stop) && idle(inbox);
+            if (stops && !works(inbox, false)) break;
+            if (stops || works(inbox, true)) {
                 usleep(NAP_US);
             } else {
-                sleep_once(&worker, device);
+                sleep_once(&worker, inbox);
                 end_lull(&quiet);
             }
         }
     }
-    device->backend->thread_end(&worker);
+    inbox->backend->thread_end(&worker);
     cf_worker_scratch_free(&worker);
     return NULL;
 }
 
-cfx_status cf_worker_start(cfx_device *device) {
+void cf_inbox_init(cf_inbox *inbox, cf_hub *hub, const cf_backend *backend) {
+    inbox->hub = hub;
+    inbox->backend = backend;
+    for (int q = 0; q < CF_QUEUES; q++) cf_queue_init(&inbox->queue[q], hub, &inbox->worker, q, backend);
+}
+
+cfx_status cf_worker_start(cf_inbox *inbox, const char *device, void *state) {
     pthread_t thread;
-    const int error = cf_thread_start(&thread, work, device);
-    if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device->name, cf_strerror(error));
-    device->thread = thread;
+    inbox->state = state;
+    atomic_store(&inbox->threads, 1);
+    atomic_store(&inbox->stop, 0);
+    const int error = cf_thread_start(&thread, work, inbox);
+    if (error) return cf_fail(CFX_EMEMORY, "cannot start the worker of %s: %s", device, cf_strerror(error));
+    inbox->thread = thread;
     return CFX_OK;
 }
 
-void cf_worker_stop(cfx_device *device) {
-    atomic_store(&device->stop, 1);
-    cf_unpark(&device->worker.wake);
-    pthread_join(device->thread, NULL);
+void cf_worker_stop(cf_inbox *inbox) {
+    atomic_store(&inbox->stop, 1);
+    cf_unpark(&inbox->worker.wake);
+    pthread_join(inbox->thread, NULL);
+    inbox->thread = 0;
 }

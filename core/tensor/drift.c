@@ -94,9 +94,7 @@ static cfx_status round_room(cf_round *round, int32_t more) {
     return CFX_OK;
 }
 
-static bool was_skipped(cf_event e) {
-    return cf_event_void(e) || atomic_load_explicit(&e.queue->poisoned_at, memory_order_acquire) <= e.ticket;
-}
+static bool was_skipped(cf_event e) { return cf_event_void(e) || cf_event_is_poisoned(e); }
 
 /* Whether another replica made more of the round's changes than this one. */
 static cfx_status is_behind(const cf_round *round, int32_t replica, bool *is) {

@@ -113,11 +113,11 @@ static void note(const cf_issue *issue, cf_event e) {
 
 static cfx_status enqueue(const cf_issue *issues, int32_t n) {
     cfx_device *device = cf_device(issues->t[0]);
-    cf_queue *queue = &device->queue[CF_COMPUTE];
+    cf_queue *queue = cf_queue_at(device, CF_COMPUTE);
     size_t bytes = 0;
     int32_t ordered = 0;
     cf_waits waits;
-    waits.own = queue;
+    waits.own = &queue->timeline;
     waits.n = 0;
     do {
         CF_TRY(order(&issues[ordered], n, cf_context_of(device), &waits));

@@ -336,7 +336,7 @@ void cf_bucket_count(const cfx_tensor *place) {
     cf_buffer *buffer = place->_buffer;
     if (!buffer->counting) return;
     cf_bucket *b = bucket_of(place);
-    if (b && --b->pending == 0) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
+    if (b && --b->pending == 0) b->event = cf_queue_last(cf_queue_at(buffer->device, CF_COMPUTE));
 }
 
 void cf_buckets_close(const cfx_tensor *place) {
@@ -344,7 +344,7 @@ void cf_buckets_close(const cfx_tensor *place) {
     if (!buffer->counting || --buffer->counting > 0) return;
     int32_t n = 0;
     for (cf_bucket *b = buffer->buckets; b->from >= 0; b++, n++)
-        if (!b->event.queue) b->event = cf_queue_last(&buffer->device->queue[CF_COMPUTE]);
+        if (!b->event.timeline) b->event = cf_queue_last(cf_queue_at(buffer->device, CF_COMPUTE));
     /* A backward that wrote nothing here has not waited for those who did before it. */
     buffer->nbuckets = buffer->nbuckets < 0 ? 0 : n;
 }

@@ -25,7 +25,7 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
     size_t need = 0;
     cf_shape_bytes(dtype, ndim, shape, &need); /* checked above */
     if (out->_buffer) return cf_fail(CFX_EARG, "share: argument 'out': expected an empty handle");
-    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
+    if (!cf_device_is_open(device)) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
     if (!device->backend->host_memory || device->backend->streams)
         return cf_fail(CFX_EARG, "share: %s cannot work in the host's memory: copy it there, with cfx_from_host",
                        device->name);
@@ -66,7 +66,7 @@ static cfx_status run_end(cf_worker *worker, void *payload, bool poisoned) {
 /* Room is waited for only where a ring is full, and an interrupt of that wait is kept for the next call.  In a child of
  * fork nobody would run the command: the memory stays. */
 static void enqueue_end(cf_queue *queue, share *own) {
-    cf_hub *hub = &queue->device->context->hub;
+    cf_hub *hub = queue->timeline.hub;
     const bool held = hub->holds;
     void *payload;
     hub->holds = true;
@@ -85,7 +85,7 @@ void cf_share_end(cf_block *block, bool ended) {
         end(own);
     } else {
         atomic_init(&own->left, uses.n);
-        for (int32_t i = 0; i < uses.n; i++) enqueue_end(cf_uses_items(&uses)[i].queue, own);
+        for (int32_t i = 0; i < uses.n; i++) enqueue_end(cf_queue_of(cf_uses_items(&uses)[i].timeline), own);
     }
     cf_uses_clear(&uses);
 }

@@ -161,13 +161,13 @@ static cfx_status take(cfx_device *device, size_t bytes, cf_block **out) {
     const cfx_status status = cf_pool_take(&device->pool, bytes, out);
     if (status != CFX_EMEMORY || !device->backend->collectives) return status;
     for (int32_t i = 0; i < context->nopen; i++)
-        CF_TRY(cf_event_wait(cf_queue_last(&context->open[i]->queue[CF_COMM])));
+        CF_TRY(cf_event_wait(cf_queue_last(cf_queue_at(context->open[i], CF_COMM))));
     return cf_pool_take(&device->pool, bytes, out);
 }
 
 static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) {
     cf_block *block;
-    if (!device->thread) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
+    if (!cf_device_is_open(device)) return cf_fail(CFX_ESTATE, "device %s is no longer one of this run", device->name);
     CF_TRY(take(device, bytes, &block));
     const cfx_status status = cf_buffer_over(device, block, bytes, out);
     if (status != CFX_OK) {

@@ -15,7 +15,7 @@ CFX_API int32_t cfx_ready(const cfx_tensor *x) {
     for (int32_t i = 0; i < writes->n; i++) {
         const cf_event e = cf_uses_items(writes)[i];
         if (cf_event_done(e)) continue;
-        if (e.queue->device->backend->streams) cf_alarm_set(e); /* its worker polls only for somebody who waits */
+        if (e.timeline->launches) cf_alarm_set(e); /* its worker polls only for somebody who waits */
         return 0;
     }
     return 1;
@@ -65,7 +65,7 @@ static cfx_status run_piece(cf_worker *worker, void *payload, bool poisoned) {
 }
 
 static cfx_status enqueue(const char *op, const cf_waits *waits, piece p, cf_event *out) {
-    cf_queue *queue = (cf_queue *)waits->own;
+    cf_queue *queue = cf_queue_of(waits->own);
     void *payload;
     CF_TRY(cf_queue_reserve(queue, run_piece, op, 0, waits->items, waits->n, sizeof p, &payload));
     *(piece *)payload = p;
@@ -85,7 +85,7 @@ typedef struct fetched {
 } fetched;
 
 static cfx_status fetch(const cfx_tensor *x, size_t at, size_t bytes, fetched *out) {
-    cf_waits waits = {.own = &cf_device(x)->queue[CF_COMM]};
+    cf_waits waits = {.own = &cf_queue_at(cf_device(x), CF_COMM)->timeline};
     CF_TRY(cf_wait_to_read(&waits, x));
     CF_TRY(cf_staging_take(&cf_device(x)->staging, bytes, &out->memory));
     CF_TRY(enqueue("read", &waits, (piece){out->memory, (char *)cf_data(x) + at, bytes}, &out->here));
@@ -150,8 +150,8 @@ static cfx_status run_parcel(cf_worker *worker, void *payload, bool poisoned) {
 }
 
 static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
-    cf_queue *queue = &cf_device(y)->queue[CF_COMPUTE];
-    cf_waits waits = {.own = queue};
+    cf_queue *queue = cf_queue_at(cf_device(y), CF_COMPUTE);
+    cf_waits waits = {.own = &queue->timeline};
     void *copy, *payload;
     CF_TRY(cf_wait_to_write(&waits, y));
     CF_TRY(cf_alloc(bytes, &copy));
@@ -172,9 +172,9 @@ enum { FEW_BYTES = 64 << 10 };
 /* On the communication queue, so that the copy runs beside what is computed meanwhile. */
 static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
     cf_staging *staging = &cf_device(y)->staging;
-    cf_queue *queue = &cf_device(y)->queue[bytes <= FEW_BYTES ? CF_COMPUTE : CF_COMM];
+    cf_queue *queue = cf_queue_at(cf_device(y), bytes <= FEW_BYTES ? CF_COMPUTE : CF_COMM);
     for (size_t at = 0; at < bytes; at += CF_STAGING_PIECE) {
-        cf_waits waits = {.own = queue};
+        cf_waits waits = {.own = &queue->timeline};
         const size_t n = piece_bytes(at, bytes);
         cf_event sent;
         void *memory;
@@ -217,7 +217,7 @@ bool cf_is_far(const cfx_device *a, const cfx_device *b) {
 
 /* Between the memories of one backend's devices the backend copies. */
 static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t bytes) {
-    cf_waits waits = {.own = &cf_device(y)->queue[CF_COMM]};
+    cf_waits waits = {.own = &cf_queue_at(cf_device(y), CF_COMM)->timeline};
     cf_event e;
     CF_TRY(cf_wait_to_read(&waits, x));
     CF_TRY(cf_wait_to_write(&waits, y));
@@ -229,7 +229,8 @@ static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t b
 
 /* One of the two is the host's: its worker copies to or from staging memory, the other's worker the other half. */
 static cfx_status transfer_piece(const cfx_tensor *x, cfx_tensor *y, cf_staging *staging, size_t at, size_t bytes) {
-    cf_waits reads = {.own = &cf_device(x)->queue[CF_COMM]}, writes = {.own = &cf_device(y)->queue[CF_COMM]};
+    cf_waits reads = {.own = &cf_queue_at(cf_device(x), CF_COMM)->timeline},
+             writes = {.own = &cf_queue_at(cf_device(y), CF_COMM)->timeline};
     cf_event read, written;
     void *memory;
     CF_TRY(cf_wait_to_read(&reads, x));

@@ -82,8 +82,8 @@ TEST(a_bucket_is_reduced_while_the_rest_of_backward_is_still_blocked) {
     CHECK_EQ(grads.x[0][0]._buffer->nbuckets, 2);
     const uint64_t first = last_of(device[0], CF_COMM).ticket + 1;
     CHECK_STATUS(cfx_allreduce("sum", 2, 2, grads.leaves), CFX_OK);
-    CHECK_STATUS(cf_event_wait((cf_event){&device[0]->queue[CF_COMM], first}), CFX_OK); /* the first bucket's slices */
-    CHECK_STATUS(cf_event_wait((cf_event){&device[1]->queue[CF_COMM], first}), CFX_OK);
+    for (int r = 0; r < 2; r++) /* the first bucket's slices */
+        CHECK_STATUS(cf_event_wait((cf_event){&cf_queue_at(device[r], CF_COMM)->timeline, first}), CFX_OK);
     for (int r = 0; r < 2; r++) {
         const float *data = (const float *)(const void *)cf_data(&grads.x[r][0]);
         CHECK_EQ(data[0], 6);

@@ -1,4 +1,4 @@
-/* Rings, events and waits: core/device/queue.c and worker.c. */
+/* Rings, events and waits: core/device/ring.c, event.c and worker.c. */
 #include "test.h"
 
 #include "queues.h"
@@ -50,7 +50,7 @@ TEST(a_ready_communication_command_runs_while_the_compute_queue_waits) {
 
 TEST(a_reservation_that_is_not_committed_has_not_happened) {
     cfx_context *context = new_context("cpu");
-    cf_queue *queue = &cfx_device_at(context, 0)->queue[CF_COMPUTE];
+    cf_queue *queue = cf_queue_at(cfx_device_at(context, 0), CF_COMPUTE);
     diary d = {0};
     void *payload;
     for (int round = 0; round < 40000; round++) { /* around the ring more than once */
@@ -120,7 +120,7 @@ TEST(a_full_ring_parks_the_host_and_goes_on) {
 TEST(room_that_was_promised_is_there_even_if_the_worker_is_busy) {
     cfx_context *context = new_context("cpu");
     cfx_device *cpu = cfx_device_at(context, 0);
-    cf_queue *queue = &cpu->queue[CF_COMM];
+    cf_queue *queue = cf_queue_at(cpu, CF_COMM);
     gate g = {0};
     _Atomic int count = 0;
     const counted plain = {.count = &count};
@@ -163,7 +163,8 @@ TEST(large_commands_go_through_a_ring_at_any_place) {
     }
     CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
     void *payload;
-    CHECK_STATUS(cf_queue_reserve(&cpu->queue[0], run_large, "big", 0, NULL, 0, CF_RING_BYTES, &payload), CFX_EARG);
+    CHECK_STATUS(cf_queue_reserve(cf_queue_at(cpu, 0), run_large, "big", 0, NULL, 0, CF_RING_BYTES, &payload),
+                 CFX_EARG);
     CHECK(says("does not fit its queue"));
     free(words);
     cfx_context_free(context);
@@ -183,7 +184,7 @@ TEST(no_wake_up_is_lost_between_devices) {
             int expect;
         } c = {&count, i};
         const int device = i % DEVICES, queue = i / 7 % CF_QUEUES;
-        cf_waits waits = {.own = &cfx_device_at(context, device)->queue[queue]};
+        cf_waits waits = {.own = &cf_queue_at(cfx_device_at(context, device), queue)->timeline};
         cf_waits_event(&waits, before, CF_DATA);
         before = enqueue(cfx_device_at(context, device), queue, run_counted, 0, &waits.items[0].until, waits.n, &c,
                          sizeof c);
@@ -218,15 +219,15 @@ TEST(uses_keep_the_last_event_of_each_queue) {
     gate gates[4] = {0};
     cf_uses uses = {0};
     for (int i = 0; i < 4; i++) {
-        cf_queue *queue = &cfx_device_at(context, i)->queue[0];
+        cf_timeline *timeline = &cf_queue_at(cfx_device_at(context, i), 0)->timeline;
         shut_gate(&gates[i], cfx_device_at(context, i), CF_COMPUTE);
-        CHECK_STATUS(cf_uses_add(&uses, (cf_event){queue, 5}), CFX_OK);
-        CHECK_STATUS(cf_uses_add(&uses, (cf_event){queue, 3}), CFX_OK);
+        CHECK_STATUS(cf_uses_add(&uses, (cf_event){timeline, 5}), CFX_OK);
+        CHECK_STATUS(cf_uses_add(&uses, (cf_event){timeline, 3}), CFX_OK);
         CHECK_STATUS(cf_uses_add(&uses, (cf_event){NULL, 9}), CFX_OK);
     }
     CHECK_EQ(uses.n, 4);
     for (int i = 0; i < 4; i++) CHECK_EQ(cf_uses_items(&uses)[i].ticket, 5);
-    CHECK_STATUS(cf_uses_add(&uses, (cf_event){cf_uses_items(&uses)[2].queue, 1}), CFX_OK);
+    CHECK_STATUS(cf_uses_add(&uses, (cf_event){cf_uses_items(&uses)[2].timeline, 1}), CFX_OK);
     cf_uses_prune(&uses);
     CHECK_EQ(uses.n, 4);
     for (int i = 0; i < 4; i++) {
@@ -243,7 +244,8 @@ TEST(uses_keep_the_last_event_of_each_queue) {
 TEST(a_command_waits_neither_for_its_own_queue_nor_for_what_has_happened) {
     cfx_context *context = new_context("cpu*2");
     gate g = {0};
-    cf_queue *own = &cfx_device_at(context, 0)->queue[0], *other = &cfx_device_at(context, 1)->queue[0];
+    cf_timeline *own = &cf_queue_at(cfx_device_at(context, 0), 0)->timeline;
+    cf_timeline *other = &cf_queue_at(cfx_device_at(context, 1), 0)->timeline;
     const cf_event done = enqueue(cfx_device_at(context, 1), CF_COMPUTE, run_nothing, 0, NULL, 0, "", 0);
     CHECK_STATUS(cf_event_wait(done), CFX_OK);
     const cf_event shut = shut_gate(&g, cfx_device_at(context, 1), CF_COMPUTE);

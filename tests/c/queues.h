@@ -46,7 +46,7 @@ static inline double value_of(const cfx_tensor *x) {
     return value;
 }
 
-static inline cf_event last_of(cfx_device *device, int queue) { return cf_queue_last(&device->queue[queue]); }
+static inline cf_event last_of(cfx_device *device, int queue) { return cf_queue_last(cf_queue_at(device, queue)); }
 static inline int64_t blocks_of(cfx_device *device) { return device->pool.blocks; }
 
 /* 1 if the last message holds `part`; else it is printed. */
@@ -63,8 +63,8 @@ typedef struct hoard {
 } hoard;
 
 static inline void fill_hoard(cfx_device *device, hoard *h) {
-    CHECK_STATUS(cfx_sync(device->context, NULL), CFX_OK);
-    cfx_memory_trim(device->context);
+    CHECK_STATUS(cfx_sync(cf_context_of(device), NULL), CFX_OK);
+    cfx_memory_trim(cf_context_of(device));
     device->pool.limit = device->pool.reserved;
     h->n = 0;
     for (size_t bytes = 1 << 22; bytes >= CF_ALIGN; bytes /= 2)
@@ -80,7 +80,7 @@ static inline void empty_hoard(cfx_device *device, hoard *h) {
 static inline cf_event enqueue(cfx_device *device, int queue, cf_run run, int flags, const cf_event *waits, int nwaits,
                                const void *payload, size_t bytes) {
     void *to;
-    cf_queue *q = &device->queue[queue];
+    cf_queue *q = cf_queue_at(device, queue);
     cf_wait data[8];
     for (int i = 0; i < nwaits; i++) data[i] = (cf_wait){waits[i], waits[i].ticket};
     if (!CHECK_STATUS(cf_queue_reserve(q, run, "test", flags, data, nwaits, bytes, &to), CFX_OK))

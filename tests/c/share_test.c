@@ -153,9 +153,9 @@ TEST(a_full_ring_and_an_interrupt_lose_no_memory) {
     CHECK_STATUS(cfx_binary_scalar_into(CF_OP_add, &x, 1), CFX_OK);
     void *payload; /* as large as that of the command that gives memory back */
     start_helper(&h, interrupt_when_host_sleeps, context, NULL);
-    while (cf_queue_reserve(&cpu->queue[CF_COMPUTE], run_nothing, "test", 0, NULL, 0, sizeof payload, &payload) ==
+    while (cf_queue_reserve(cf_queue_at(cpu, CF_COMPUTE), run_nothing, "test", 0, NULL, 0, sizeof payload, &payload) ==
            CFX_OK)
-        cf_queue_commit(&cpu->queue[CF_COMPUTE]);
+        cf_queue_commit(cf_queue_at(cpu, CF_COMPUTE));
     join_helper(&h);
     start_helper(&h, interrupt_and_open_when_host_sleeps, context, &g);
     cfx_release(&x);
