@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 /* Pages that the process has in memory; of the system's allocator only what is in use. */
 static long resident_bytes(void) {
     long all = 0, resident = 0;
