@@ -25,6 +25,9 @@ template <class T> __device__ __forceinline__ void cf_store_vector(T *to, const 
     __stwb((uint4 *)to, bits);
 }
 
+/* n elements that are loaded and stored together, 16 bytes at a time. */
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) cf_pack { T x[N]; };
+
 /* Of a float dtype, in bytes. */
 static inline int cf_float_size(int dtype) { return dtype == CFX_FLOAT64 ? 8 : dtype == CFX_FLOAT32 ? 4 : 2; }
 

@@ -11,6 +11,7 @@
  * thread owns a column (all dimensions but that of the places) and walks its ids, or the ids are sorted by place,
  * stably, and each run of equal ones has its own threads.
  */
+#include "cuda/items.cuh"
 #include "cuda/sort.cuh"
 
 namespace {
@@ -138,9 +139,6 @@ checks launch_check(cf_worker *worker, const picking *p, void *memory) {
 
 /* ---- taking -------------------------------------------------------------------------------------------------- */
 
-/* n elements that lie side by side. */
-template <class T, int N> struct alignas(sizeof(T) * N) pack { T x[N]; };
-
 /* How many elements of the innermost dimension of `t` can be one word of at most 16 bytes, in part and whole. */
 int widest(const picking *p, const layout *t) {
     const int last = t->ndim - 1, size = cfx_dtype_size(p->dtype);
@@ -195,7 +193,7 @@ cfx_status take_all(cf_worker *worker, picking *p) {
     case 2: launch_take<uint16_t>(worker, p, &c); break;
     case 4: launch_take<uint32_t>(worker, p, &c); break;
     case 8: launch_take<uint64_t>(worker, p, &c); break;
-    default: launch_take<pack<uint64_t, 2>>(worker, p, &c);
+    default: launch_take<cf_pack<uint64_t, 2>>(worker, p, &c);
     }
     return CFX_OK;
 }
@@ -257,7 +255,7 @@ __global__ void __launch_bounds__(CF_THREADS, 3)
     add_runs(picking p, const cf_item *items /* [walk], sorted */, checks c, cf_cuda_fault *fault) {
     /* How many items are read ahead: a run is one sum, but its reads need not wait for one another. */
     enum { AHEAD = N > 4 ? 2 : 4 };
-    typedef pack<T, N> word;
+    typedef cf_pack<T, N> word;
     if (!ids_are_fine(p, c, fault)) return;
     const int n = (int)p.walk.count;
     for (CF_EACH(e, n * p.column.count)) {
