@@ -7,7 +7,7 @@
 #ifndef CF_COMM_APART_H
 #define CF_COMM_APART_H
 
-#include "comm/comm.h"
+#include "comm/parts.h"
 
 /* CFX_EARG, naming both places, if leaves [replicas][n] share memory otherwise.  paths: the names of places, or NULL:
  * their numbers.  One replica is joined with none: it is not looked at. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "comm/apart.h"
-#include "comm/comm.h"
+#include "comm/group.h"
 #include "tensor/stretch.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------- */
@@ -157,21 +157,22 @@ static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, p
 
 /* The group that serves replicas whose first leaves are `stride` apart. */
 static cfx_status group_of(const char *function, int32_t replicas, int32_t stride, const cfx_tensor *const *leaves,
-                           const cf_group **out) {
+                           bool is_weighted, cf_group **out) {
     cfx_device *devices[CF_MAX_DEVICES];
     for (int32_t r = 0; r < replicas; r++) devices[r] = cf_device(leaves[(int64_t)r * stride]);
-    return cf_group_for(function, replicas, devices, out);
+    return cf_group_for(function, replicas, devices, is_weighted, out);
 }
 
-static cfx_status run_packed(const char *function, const cf_group *group, cf_combine op, const double *weights,
-                             int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
+static cfx_status run_packed(const char *function, cf_group *group, const cf_collective *how, int32_t n,
+                             cfx_tensor *const *leaves) {
+    const int32_t replicas = group->size;
     parts p = {.replicas = replicas};
     bool shared = false;
     cfx_status status = join(replicas, n, leaves, &p);
     if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
     if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);
     if (status == CFX_OK && shared) status = cf_fail(CFX_EARG, "%s: replicas share memory", function);
-    if (status == CFX_OK) status = group->combine(op, weights, root, replicas, p.n, p.items);
+    if (status == CFX_OK) status = group->way->combine(group, how, p.n, p.items);
     parts_free(&p);
     return status;
 }
@@ -184,10 +185,12 @@ static cfx_status copy_room(const cfx_tensor *y, const cfx_tensor *x, int32_t qu
 }
 
 /* On copies of what does not lie packed, or of all. */
-static cfx_status run_copies(const char *function, const cf_group *group, cf_combine op, const double *weights,
-                             int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves, bool all) {
-    const int64_t count = (int64_t)replicas * n;
+static cfx_status run_copies(const char *function, cf_group *group, const cf_collective *how, int32_t n,
+                             cfx_tensor *const *leaves, bool all) {
+    const int64_t count = (int64_t)group->size * n;
+    cf_collective on_copies = *how;
     void *memory;
+    if (all) on_copies.root = -1;
     CF_TRY(cf_alloc_zero((size_t)count, sizeof(cfx_tensor) + sizeof(cfx_tensor *), &memory));
     cfx_tensor *copies = memory, **list = (cfx_tensor **)(copies + count);
     cfx_status status = CFX_OK;
@@ -196,34 +199,36 @@ static cfx_status run_copies(const char *function, const cf_group *group, cf_com
         status = all ? cfx_clone(leaves[k], &copies[k]) : cfx_contiguous(leaves[k], &copies[k]);
     }
     for (int64_t k = 0; k < count && status == CFX_OK; k++) status = copy_room(leaves[k], &copies[k], 1);
-    if (status == CFX_OK) status = run_packed(function, group, op, weights, all ? -1 : root, replicas, n, list);
+    if (status == CFX_OK) status = run_packed(function, group, &on_copies, n, list);
     for (int64_t k = 0; k < count && status == CFX_OK; k++)
-        if ((all || !cfx_is_contiguous(leaves[k])) && cf_combine_writes(op, root, (int32_t)(k / n)))
+        if ((all || !cfx_is_contiguous(leaves[k])) && cf_combine_writes(how->op, how->root, (int32_t)(k / n)))
             status = cf_copy_make(leaves[k], &copies[k]);
     for (int64_t k = 0; k < count; k++) cfx_release(&copies[k]);
     free(memory);
     return status;
 }
 
-static cfx_status run(const char *function, cf_combine op, const double *weights, int32_t root, int32_t replicas,
-                      int32_t n, cfx_tensor *const *leaves) {
-    const cf_group *group;
+static cfx_status run(const char *function, const cf_collective *how, int32_t replicas, int32_t n,
+                      cfx_tensor *const *leaves) {
+    const cf_combine op = how->op;
+    const int32_t root = how->root;
+    cf_group *group;
     bool packed = true;
     CF_TRY(check_leaves(function, op, replicas, n, leaves));
     if (n == 0) return CFX_OK;
-    CF_TRY(group_of(function, replicas, n, (const cfx_tensor *const *)leaves, &group));
+    CF_TRY(group_of(function, replicas, n, (const cfx_tensor *const *)leaves, how->weights, &group));
     for (int64_t k = 0; k < (int64_t)replicas * n; k++) packed = packed && cfx_is_contiguous(leaves[k]);
-    if (weights && group == &cf_group_remote) group = &cf_group_levels;
-    const bool all = group == &cf_group_levels && root >= 0 && op != CF_COMBINE_COPY; /* see levels.c */
+    const bool all = group->way->writes_all && root >= 0 && op != CF_COMBINE_COPY;
     if (!packed || all) {
         CF_TRY(cf_check_targets(function, op, root, replicas, n, leaves, NULL));
         CF_TRY(cf_check_apart(function, replicas, n, leaves, NULL));
     }
+    if (!group->way->combine) return CFX_OK;
     const bool common = replicas > 1 && (root < 0 || op == CF_COMBINE_COPY);
     if (common && op != CF_COMBINE_COPY) CF_TRY(cf_rounds_begin(replicas, n, leaves));
     cfx_context *context = cf_context(leaves[0]);
-    const cfx_status status = packed && !all ? run_packed(function, group, op, weights, root, replicas, n, leaves)
-                                             : run_copies(function, group, op, weights, root, replicas, n, leaves, all);
+    const cfx_status status =
+        packed && !all ? run_packed(function, group, how, n, leaves) : run_copies(function, group, how, n, leaves, all);
     cf_interrupts_resume(&context->hub);
     CF_TRY(status);
     for (int64_t k = 0; common && k < (int64_t)replicas * n; k++) cf_caught_up(leaves[k]);
@@ -233,9 +238,9 @@ static cfx_status run(const char *function, cf_combine op, const double *weights
 /* ---- the public five -------------------------------------------------------------------------------- */
 
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
-    cf_combine how = CF_COMBINE_SUM;
-    CF_TRY(combine_of("allreduce", op, &how));
-    return run("allreduce", how, NULL, -1, replicas, n, leaves);
+    cf_collective how = {.root = -1, .scale = 1};
+    CF_TRY(combine_of("allreduce", op, &how.op));
+    return run("allreduce", &how, replicas, n, leaves);
 }
 
 static cfx_status check_root(const char *function, int32_t root, int32_t replicas) {
@@ -244,10 +249,10 @@ static cfx_status check_root(const char *function, int32_t root, int32_t replica
 }
 
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
-    cf_combine how = CF_COMBINE_SUM;
-    CF_TRY(combine_of("reduce", op, &how));
+    cf_collective how = {.root = root, .scale = 1};
+    CF_TRY(combine_of("reduce", op, &how.op));
     CF_TRY(check_root("reduce", root, replicas));
-    return run("reduce", how, NULL, root, replicas, n, leaves);
+    return run("reduce", &how, replicas, n, leaves);
 }
 
 /* What each replica's share of all samples is, in `out`; *even: all have the same. */
@@ -277,13 +282,15 @@ CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_
     if (root != -1) CF_TRY(check_root(function, root, replicas));
     CF_TRY(check_leaves(function, CF_COMBINE_AVG, replicas, n, leaves));
     if (weights) CF_TRY(shares_of(function, replicas, weights, shares, &even));
-    if (even) return run(function, CF_COMBINE_AVG, NULL, root, replicas, n, leaves);
-    return run(function, CF_COMBINE_WEIGHTED, shares, root, replicas, n, leaves);
+    const cf_collective how = {
+        .op = even ? CF_COMBINE_AVG : CF_COMBINE_WEIGHTED, .root = root, .scale = 1, .weights = even ? NULL : shares};
+    return run(function, &how, replicas, n, leaves);
 }
 
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     CF_TRY(check_root("synchronize", root, replicas));
-    return run("synchronize", CF_COMBINE_COPY, NULL, root, replicas, n, leaves);
+    const cf_collective how = {.op = CF_COMBINE_COPY, .root = root, .scale = 1};
+    return run("synchronize", &how, replicas, n, leaves);
 }
 
 CFX_API cfx_status cfx_common(int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
@@ -320,7 +327,7 @@ static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *o
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
     char have[256], want[256];
     int64_t total = 0, at = 0;
-    const cf_group *group;
+    cf_group *group;
     if (replicas < 1 || replicas > CF_MAX_DEVICES)
         return cf_fail(CFX_EARG, "allgather: expected 1 to %d replicas, got %d", CF_MAX_DEVICES, replicas);
     for (int32_t r = 0; r < replicas; r++) {
@@ -342,13 +349,13 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         in_place[r] = cf_is_same(&place, in[r]);
     }
     CF_TRY(cf_check_outs("allgather", replicas, in, out, in_place));
-    CF_TRY(group_of("allgather", replicas, 1, in, &group));
-    bool even = group == &cf_group_remote;
+    CF_TRY(group_of("allgather", replicas, 1, in, false, &group));
+    bool even = group->way->gather != NULL;
     for (int32_t r = 0; r < replicas; r++) {
         CF_TRY(cf_refuse_void(out[r])); /* it is made in parts */
         even = even && cf_same_shape(in[0], in[r]) && cfx_is_contiguous(in[r]) && cfx_is_contiguous(out[r]);
     }
-    if (even) return cf_remote_gather(replicas, in, out);
+    if (even) return group->way->gather(group, in, out);
     for (int32_t r = 0; r < replicas; r++)
         for (int32_t s = 0; s < replicas; s++) CF_TRY(copy_room(out[r], in[s], replicas));
     cfx_status status = CFX_OK;
@@ -368,10 +375,10 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
 
 CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cfx_tensor *const *in,
                                       cfx_tensor *const *out) {
-    cf_combine how = CF_COMBINE_SUM;
+    cf_collective how = {.scale = 1};
     char have[256];
-    CF_TRY(combine_of("reducescatter", op, &how));
-    CF_TRY(check_leaves("reducescatter", how, replicas, 1, (cfx_tensor *const *)in));
+    CF_TRY(combine_of("reducescatter", op, &how.op));
+    CF_TRY(check_leaves("reducescatter", how.op, replicas, 1, (cfx_tensor *const *)in));
     if (in[0]->_ndim < 1 || in[0]->_shape[0] % replicas)
         return cf_fail(CFX_EARG, "reducescatter: expected a first dimension that %d replicas share evenly, got %s",
                        replicas, cf_describe(in[0], have));
@@ -384,11 +391,11 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
         in_place[r] = cf_is_same(&place, out[r]);
     }
     CF_TRY(cf_check_outs("reducescatter", replicas, in, out, in_place));
-    const cf_group *group;
-    CF_TRY(group_of("reducescatter", replicas, 1, in, &group));
-    bool packed = group == &cf_group_remote;
+    cf_group *group;
+    CF_TRY(group_of("reducescatter", replicas, 1, in, false, &group));
+    bool packed = group->way->scatter != NULL;
     for (int32_t r = 0; r < replicas; r++) packed = packed && cfx_is_contiguous(in[r]) && cfx_is_contiguous(out[r]);
-    if (packed) return cf_remote_scatter(how, replicas, in, out);
+    if (packed) return group->way->scatter(group, how.op, in, out);
     cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES], *list[CF_MAX_DEVICES];
     cfx_status status = CFX_OK;
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = cfx_clone(in[r], &copies[r]);
@@ -397,7 +404,8 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
             list[s] = &parts_of[s];
             rows_of(&copies[s], r * rows, rows, list[s]);
         }
-        status = run_packed("reducescatter", group, how, NULL, group == &cf_group_levels ? -1 : r, replicas, 1, list);
+        how.root = group->way->writes_all ? -1 : r;
+        if (group->way->combine) status = run_packed("reducescatter", group, &how, 1, list);
     }
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = copy_room(out[r], &copies[r], 1);
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {

@@ -1,32 +1,30 @@
-/* levels.c: replicas of which some share memory and some do not: several on each of several GPUs.
- *
- * Those that share one are joined into their first, the firsts are joined across, and what came out is copied to the
- * others.  A mean is a sum until the firsts are joined; they are scaled on the way.  A weighted mean is weighed in each
- * memory, also of a replica that is alone there: one of weight 0 goes into the sum as zeros.
- */
+/* levels.c: a join in each memory, one across, and copies.  See levels.h. */
+#include "comm/levels.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/comm.h"
+#include "comm/local.h"
+#include "comm/remote.h"
 
-/* Who shares memory with whom: replicas in clusters, each cluster's first is its leader. */
+/* Replicas that share memory are a cluster; the first of each is its leader. */
 typedef struct clusters {
     int32_t n, size[CF_MAX_DEVICES], member[CF_MAX_DEVICES][CF_MAX_DEVICES];
 } clusters;
 
-static void add_replica(clusters *c, const cf_part *part, int32_t r) {
+static void add_replica(clusters *c, const cf_group *group, int32_t r) {
     int32_t k = 0;
-    while (k < c->n && cf_is_far(cf_part_device(part, c->member[k][0]), cf_part_device(part, r))) k++;
+    while (k < c->n && cf_is_far(group->devices[c->member[k][0]], group->devices[r])) k++;
     if (k == c->n) c->size[c->n++] = 0;
     c->member[k][c->size[k]++] = r;
 }
 
 /* The root leads its cluster. */
-static void find_clusters(clusters *c, const cf_part *part, int32_t root, int32_t replicas) {
+static void find_clusters(clusters *c, const cf_group *group, int32_t root) {
     c->n = 0;
-    if (root >= 0) add_replica(c, part, root);
-    for (int32_t r = 0; r < replicas; r++)
-        if (r != root) add_replica(c, part, r);
+    if (root >= 0) add_replica(c, group, root);
+    for (int32_t r = 0; r < group->size; r++)
+        if (r != root) add_replica(c, group, r);
 }
 
 /* The parts of some of the replicas. */
@@ -59,48 +57,57 @@ static cfx_status subset_new(int32_t n, const int32_t *replicas, int32_t nparts,
     return CFX_OK;
 }
 
-/* Between each cluster's leader, which is the root of it, and its members. */
-static cfx_status within(const clusters *c, cf_combine op, const double *weights, int32_t nparts, const cf_part *parts,
-                         bool buckets) {
-    for (int32_t k = 0; k < c->n; k++) {
-        double own[CF_MAX_DEVICES];
-        subset s;
-        if (c->size[k] == 1 && !weights) continue;
-        for (int32_t i = 0; i < c->size[k] && weights; i++) own[i] = weights[c->member[k][i]];
-        CF_TRY(subset_new(c->size[k], c->member[k], nparts, parts, buckets, &s));
-        const cfx_status status = cf_group_local.combine(op, weights ? own : NULL, 0, c->size[k], nparts, s.parts);
-        free(s.memory);
-        CF_TRY(status);
-    }
-    return CFX_OK;
+/* The group of these members. */
+static cfx_status group_of(const cf_group *all, const cf_way *way, int32_t n, const int32_t *members, cf_group **out) {
+    cfx_device *devices[CF_MAX_DEVICES];
+    for (int32_t i = 0; i < n; i++) devices[i] = all->devices[members[i]];
+    return cf_group_open(way, n, devices, out);
 }
 
-static cfx_status across(const clusters *c, cf_combine op, double scale, int32_t root, int32_t nparts,
-                         const cf_part *parts) {
-    int32_t leaders[CF_MAX_DEVICES];
+static cfx_status join(cf_group *group, const int32_t *members, const cf_collective *how, int32_t nparts,
+                       const cf_part *parts, bool buckets) {
     subset s;
-    for (int32_t k = 0; k < c->n; k++) leaders[k] = c->member[k][0];
-    CF_TRY(subset_new(c->n, leaders, nparts, parts, false, &s));
-    const cfx_status status = cf_remote_combine(op, scale, root, c->n, nparts, s.parts);
+    CF_TRY(subset_new(group->size, members, nparts, parts, buckets, &s));
+    const cfx_status status = group->way->combine(group, how, nparts, s.parts);
     free(s.memory);
     return status;
 }
 
-/* A reduction to one root alone would write other leaders: collectives.c gives it copies of all, and root -1. */
-static cfx_status combine(cf_combine op, const double *weights, int32_t root, int32_t replicas, int32_t nparts,
-                          const cf_part *parts) {
-    clusters c;
-    if (nparts == 0) return CFX_OK;
-    find_clusters(&c, &parts[0], root, replicas);
-    if (op == CF_COMBINE_COPY) {
-        CF_TRY(across(&c, op, 1, 0, nparts, parts));
-        return within(&c, op, NULL, nparts, parts, false);
+/* Between each cluster's leader, which is the root of it, and its members. */
+static cfx_status within(const cf_group *all, const clusters *c, cf_combine op, const double *weights, int32_t nparts,
+                         const cf_part *parts, bool buckets) {
+    for (int32_t k = 0; k < c->n; k++) {
+        double own[CF_MAX_DEVICES];
+        cf_group *group;
+        if (c->size[k] == 1 && !weights) continue;
+        for (int32_t i = 0; i < c->size[k] && weights; i++) own[i] = weights[c->member[k][i]];
+        CF_TRY(group_of(all, &cf_way_local, c->size[k], c->member[k], &group));
+        const cf_collective how = {.op = op, .root = 0, .scale = 1, .weights = weights ? own : NULL};
+        CF_TRY(join(group, c->member[k], &how, nparts, parts, buckets));
     }
-    const bool is_mean = op == CF_COMBINE_AVG;
-    const cf_combine sum = is_mean || weights ? CF_COMBINE_SUM : op;
-    CF_TRY(within(&c, weights ? op : sum, weights, nparts, parts, true));
-    CF_TRY(across(&c, sum, is_mean ? 1.0 / replicas : 1, -1, nparts, parts));
-    return within(&c, CF_COMBINE_COPY, NULL, nparts, parts, false);
+    return CFX_OK;
 }
 
-const cf_group cf_group_levels = {"levels", combine};
+/* A reduction to one root alone would write other leaders: collectives.c gives it copies of all, and root -1. */
+static cfx_status combine(cf_group *all, const cf_collective *how, int32_t nparts, const cf_part *parts) {
+    int32_t leaders[CF_MAX_DEVICES];
+    clusters c;
+    cf_group *across;
+    if (nparts == 0) return CFX_OK;
+    find_clusters(&c, all, how->root);
+    for (int32_t k = 0; k < c.n; k++) leaders[k] = c.member[k][0];
+    CF_TRY(group_of(all, &cf_way_remote, c.n, leaders, &across));
+    if (how->op == CF_COMBINE_COPY) {
+        const cf_collective copy = {.op = CF_COMBINE_COPY, .root = 0, .scale = 1};
+        CF_TRY(join(across, leaders, &copy, nparts, parts, false));
+        return within(all, &c, CF_COMBINE_COPY, NULL, nparts, parts, false);
+    }
+    const bool is_mean = how->op == CF_COMBINE_AVG;
+    const cf_combine sum = is_mean || how->weights ? CF_COMBINE_SUM : how->op;
+    const cf_collective joint = {.op = sum, .root = -1, .scale = is_mean ? 1.0 / all->size : 1};
+    CF_TRY(within(all, &c, how->weights ? how->op : sum, how->weights, nparts, parts, true));
+    CF_TRY(join(across, leaders, &joint, nparts, parts, false));
+    return within(all, &c, CF_COMBINE_COPY, NULL, nparts, parts, false);
+}
+
+const cf_way cf_way_levels = {.name = "levels", .writes_all = true, .combine = combine};

@@ -272,7 +272,7 @@ extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_e
                                        cuda_thread_end,
                                        cf_cuda_kernels,
                                        &streams,
-                                       &cf_cuda_collectives,
+                                       &cf_cuda_nccl,
                                        cf_cuda_about};
     return &backend;
 }

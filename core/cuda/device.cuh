@@ -43,7 +43,7 @@ struct cf_cuda_queue {
     cf_cuda_flight flight;
     void *joined; /* nccl.cu's: the group of the collective launched last, until its kernel has run */
     int rank;
-    uint64_t joined_ticket;                      /* that collective's */
+    uint64_t joined_ticket, sequence;            /* that collective's */
     uint64_t covering;                           /* the first mark after it; UINT64_MAX: it is not launched yet */
     std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };

@@ -1,8 +1,8 @@
-/* nccl.cu: collectives between GPUs, by NCCL.
+/* nccl.cu: the link between GPUs, by NCCL.
  *
  * NCCL is opened when the first group of GPUs is made, so that a machine without it trains on one GPU, and one whose GPUs
  * reach each other trains on all.  A group has a communicator for each of its devices, made together and kept until one
- * of them closes.  Communicators do not block: a call returns before the other participants have come, and joined()
+ * of them closes.  Communicators do not block: a call returns before the other participants have come, and test()
  * says when they have.  What never comes, or NCCL gives up, ends the group: each device's own worker aborts its own
  * communicator, its queue fails with the first reason, and the next collective over these devices makes a new group.
  */
@@ -121,11 +121,14 @@ static cfx_status fail_rank(cf_cuda_group *group, int rank) {
     return cf_fail(CFX_EFAULT, "%s", group->why);
 }
 
+static cfx_status rank_failed(cf_cuda_group *group, int rank, ncclResult_t result) {
+    return cf_fail(CFX_EFAULT, "NCCL on GPU %d: %s: %s", group->devices[rank]->index, nccl.GetErrorString(result),
+                   nccl.GetLastError(group->comms[rank]));
+}
+
 static cfx_status give_up_rank(cf_cuda_group *group, int rank, ncclResult_t result) {
-    char why[512];
-    snprintf(why, sizeof why, "NCCL on GPU %d: %s: %s", group->devices[rank]->index, nccl.GetErrorString(result),
-             nccl.GetLastError(group->comms[rank]));
-    give_up(group, why);
+    rank_failed(group, rank, result);
+    give_up(group, cfx_error());
     return fail_rank(group, rank);
 }
 
@@ -186,7 +189,7 @@ static cf_cuda_group *find(int32_t n, void *const *states) {
     return NULL;
 }
 
-static cfx_status group_of(int32_t n, void *const *states, void **out) {
+static cfx_status open_group(int32_t n, void *const *states, void **out) {
     std::lock_guard<std::mutex> guard(lock);
     cf_cuda_group *group = find(n, states);
     if (!group) {
@@ -321,7 +324,7 @@ static ncclResult_t launch(cf_cuda_group *group, int rank, const cf_join *j, con
     return went_wrong(result) ? result : ended;
 }
 
-static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join *j) {
+static cfx_status start(cf_worker *worker, void *of, int32_t rank, const cf_join *j) {
     cf_cuda_group *group = (cf_cuda_group *)of;
     cf_cuda_device *device = cf_cuda_device_of(worker);
     cf_cuda_queue *queue = &device->queue[device->selected];
@@ -329,13 +332,13 @@ static cfx_status join(cf_worker *worker, void *of, int32_t rank, const cf_join 
     cf_cuda_flight_is(&queue->flight, CF_CUDA_JOINS);
     const ncclResult_t result = launch(group, rank, j, queue);
     if (went_wrong(result)) {
-        const cfx_status status = give_up_rank(group, rank, result);
         cf_cuda_joined_over(queue);
-        return status;
+        return rank_failed(group, rank, result);
     }
     queue->joined = group;
     queue->joined_ticket = queue->ticket;
     queue->rank = rank;
+    queue->sequence = j->sequence;
     queue->covering = UINT64_MAX;
     queue->since = std::chrono::steady_clock::now();
     return CFX_OK;
@@ -352,15 +355,15 @@ static cfx_status ask(cf_cuda_queue *queue, ncclResult_t *state) {
     if (seconds_since(queue->since) > deadline()) {
         char why[160];
         cf_format(why, sizeof why,
-                  "a collective of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)", group->n,
-                  deadline(), group->devices[rank]->index);
+                  "collective %llu of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)",
+                  (unsigned long long)queue->sequence, group->n, deadline(), group->devices[rank]->index);
         give_up(group, why);
         return fail_rank(group, rank);
     }
     return CFX_OK;
 }
 
-static cfx_status joined(cf_worker *worker, int q, bool *is) {
+static cfx_status test(cf_worker *worker, int q, bool *is) {
     cf_cuda_queue *queue = &cf_cuda_device_of(worker)->queue[q];
     ncclResult_t state = ncclSuccess;
     const cfx_status status = ask(queue, &state);
@@ -372,13 +375,19 @@ static cfx_status joined(cf_worker *worker, int q, bool *is) {
     return cf_cuda_inherit_received(worker, q);
 }
 
+static cfx_status abort_group(cf_worker *, void *of, int32_t rank, const char *why) {
+    cf_cuda_group *group = (cf_cuda_group *)of;
+    give_up(group, why);
+    return fail_rank(group, rank);
+}
+
 /* Asking costs more than looking at an event: it is done when the collective takes longer than most. */
 static const double PATIENCE = 0.05;
 
 cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, uint64_t *faulted) {
     cf_cuda_queue *queue = &device->queue[q];
     ncclResult_t state;
-    if (queue->covering == UINT64_MAX) return CFX_OK; /* joined() is asked */
+    if (queue->covering == UINT64_MAX) return CFX_OK; /* test() is asked */
     if (queue->head > queue->covering) {
         cf_cuda_joined_over(queue);
         return CFX_OK;
@@ -392,4 +401,4 @@ cfx_status cf_cuda_joined_watch(cf_cuda_device *device, int q, bool progressed, 
     return status;
 }
 
-const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, join, joined};
+const cf_link cf_cuda_nccl = {"nccl", open_group, reach, start, test, abort_group};

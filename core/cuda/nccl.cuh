@@ -1,10 +1,10 @@
-/* nccl.cuh: collectives between GPUs; nccl_none.cu takes the place of nccl.cu where there is no NCCL to build with. */
+/* nccl.cuh: the link between GPUs; nccl_none.cu takes the place of nccl.cu where there is no NCCL to build with. */
 #ifndef CF_CUDA_NCCL_CUH
 #define CF_CUDA_NCCL_CUH
 
 #include "cuda/device.cuh"
 
-extern const cf_collectives cf_cuda_collectives;
+extern const cf_link cf_cuda_nccl;
 
 /* NCCL's version, or why there is none. */
 void cf_cuda_nccl_about(char *text, size_t bytes);

@@ -8,9 +8,9 @@ void cf_cuda_nccl_about(char *text, size_t bytes) { snprintf(text, bytes, "built
 void cf_cuda_joined_over(cf_cuda_queue *) {}
 void cf_cuda_joined_end(cf_cuda_device *) {}
 
-static cfx_status group_of(int32_t, void *const *, void **) {
+static cfx_status open_group(int32_t, void *const *, void **) {
     return cf_fail(CFX_ESTATE, "several GPUs need NCCL, which this plugin was built without");
 }
 static bool reach(void *, void *) { return false; }
 
-const cf_collectives cf_cuda_collectives = {"nccl", group_of, reach, NULL, NULL};
+const cf_link cf_cuda_nccl = {"nccl", open_group, reach, NULL, NULL, NULL};

@@ -46,9 +46,9 @@ typedef struct cf_backend {
      * that cannot begin tries again before each command, which fails with its message if it cannot either. */
     cfx_status (*thread_begin)(cf_worker *worker);
     void (*thread_end)(cf_worker *worker);
-    const cf_kernel *kernels;                 /* [CF_OPS] */
-    const struct cf_streams *streams;         /* NULL: a kernel that returns is done */
-    const struct cf_collectives *collectives; /* NULL: its devices all reach each other's memory */
+    const cf_kernel *kernels;         /* [CF_OPS] */
+    const struct cf_streams *streams; /* NULL: a kernel that returns is done */
+    const struct cf_link *link;       /* NULL: its devices all reach each other's memory */
     /* What a device is, in words; device -1: the libraries it rests on, with versions.  NULL: it says nothing. */
     void (*about)(int32_t device, char *text, size_t bytes);
 } cf_backend;
@@ -95,26 +95,31 @@ typedef enum cf_join_kind { CF_JOIN_REDUCE, CF_JOIN_GATHER, CF_JOIN_SCATTER } cf
 typedef struct cf_join {
     cf_join_kind kind;
     int32_t op;   /* REDUCE, SCATTER: cf_combine */
-    int32_t root; /* REDUCE: -1: all receive the result; else as cf_group says */
+    int32_t root; /* REDUCE: -1: all receive the result; else as cf_collective says */
     int32_t dtype;
-    int64_t n;      /* elements: REDUCE: of both; GATHER: of `in`; SCATTER: of `out` */
-    double scale;   /* of each element before it is added; 1 unless op is a sum of floats */
-    const void *in; /* REDUCE: the same as `out` */
+    int64_t n;         /* elements: REDUCE: of both; GATHER: of `in`; SCATTER: of `out` */
+    double scale;      /* of each element before it is added; 1 unless op is a sum of floats */
+    uint64_t sequence; /* the group's: which collective this is, with all participants */
+    const void *in;    /* REDUCE: the same as `out` */
     void *out;
 } cf_join;
 
-/* Collectives of devices that do not reach each other's memory. */
-typedef struct cf_collectives {
+/* What carries data between devices that do not reach each other's memory. */
+typedef struct cf_link {
     const char *name; /* "nccl" */
-    /* The group of these devices, in this order; made at its first use and kept while they are open.  Host thread. */
-    cfx_status (*group)(int32_t n, void *const *states, void **out);
+    /* The link's state for a group of these devices, in this order; made at its first use and kept while they are open
+     * and it is not given up.  Host thread. */
+    cfx_status (*open)(int32_t n, void *const *states, void **out);
     /* Whether kernels of either device may use the other's memory after all; makes it so.  Host thread. */
     bool (*reach)(void *state, void *other);
-    /* Launches the part of participant `rank` on the selected queue.  All participants launch a group's collectives in
+    /* Launches the part of participant `rank` on the selected queue.  All participants start a group's collectives in
      * one order. */
-    cfx_status (*join)(cf_worker *worker, void *group, int32_t rank, const cf_join *join);
-    /* Whether what was joined last on queue q has been launched; a failure: it will not be. */
-    cfx_status (*joined)(cf_worker *worker, int q, bool *is);
-} cf_collectives;
+    cfx_status (*start)(cf_worker *worker, void *group, int32_t rank, const cf_join *join);
+    /* Whether what was started last on queue q has been launched; a failure: it will not be. */
+    cfx_status (*test)(cf_worker *worker, int q, bool *is);
+    /* Gives the group up, because of participant `rank`: this call, and what any of them has started or will start, fails
+     * with the first such reason. */
+    cfx_status (*abort)(cf_worker *worker, void *group, int32_t rank, const char *why);
+} cf_link;
 
 #endif

@@ -179,6 +179,7 @@ CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
     cf_dependents_end(&context->tapes);
     cf_dependents_end(&context->loaders);
+    cf_dependents_end(&context->groups);
     atomic_store(&context->hub.ending, 1);
     if (cf_is_forked(&context->hub)) { /* the workers and what they hold are the parent's: only the handles are ended */
         for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);

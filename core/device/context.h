@@ -27,7 +27,7 @@ struct cfx_context {
     int32_t debt; /* 1: a pool has grown by more than that since the host collected */
     cf_rng_stream streams[CF_STREAMS];
     struct cf_name *sources; /* cfx_at_line's */
-    cf_dependents tapes, loaders;
+    cf_dependents tapes, loaders, groups;
     uint64_t next_tape;
     uint64_t collectives; /* so far */
     int32_t precision;

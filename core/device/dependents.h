@@ -1,4 +1,4 @@
-/* dependents.h: what ends with a device, or with a context, and is a higher room's: buffers, tapes, loaders.
+/* dependents.h: what ends with a device, or with a context, and is a higher room's: buffers, tapes, loaders, groups.
  *
  * Each of them is a struct of that room which begins with a cf_dependent; the list is told how one is ended.
  */

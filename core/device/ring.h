@@ -18,7 +18,7 @@ typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
 
 enum {
     CF_ALWAYS = 1,               /* runs even in a poisoned queue */
-    CF_JOINS = 2,                /* a part of a collective: the queue goes on once backend->collectives says so */
+    CF_JOINS = 2,                /* a part of a collective: the queue goes on once backend->link says so */
     CF_RING_BYTES = 16384 * 640, /* a step's commands: 16,384 of three views each */
     CF_FOLLOWED = 1024           /* data that a queue's stream has followed and that have not happened yet */
 };

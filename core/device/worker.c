@@ -297,7 +297,7 @@ static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
 static bool joined(cf_worker *worker, int q, cf_queue *queue, const cf_command *command) {
     bool is = false;
     const uint64_t ticket = queue->launched + 1;
-    const cfx_status status = worker->backend->collectives->joined(worker, q, &is);
+    const cfx_status status = worker->backend->link->test(worker, q, &is);
     if (status == CFX_OK && !is) return false;
     if (status != CFX_OK) fail(queue, ticket, status, &command->origin);
     queue->joins = false;

@@ -154,12 +154,12 @@ cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_
     return CFX_OK;
 }
 
-/* A backend with collectives may free what its pool gives back only when none is in flight: before memory is said to be
+/* A backend with a link may free what its pool gives back only when none is in flight: before memory is said to be
  * out they are waited for. */
 static cfx_status take(cfx_device *device, size_t bytes, cf_block **out) {
     cfx_context *context = cf_context_of(device);
     const cfx_status status = cf_pool_take(&device->pool, bytes, out);
-    if (status != CFX_EMEMORY || !device->backend->collectives) return status;
+    if (status != CFX_EMEMORY || !device->backend->link) return status;
     for (int32_t i = 0; i < context->nopen; i++)
         CF_TRY(cf_event_wait(cf_queue_last(cf_queue_at(context->open[i], CF_COMM))));
     return cf_pool_take(&device->pool, bytes, out);

@@ -98,7 +98,7 @@ static cfx_status fake_copy(cf_worker *worker, void *to, const void *from, size_
 static cfx_status fake_pin(void *state, size_t bytes, void **out) { return fake_slab_new(state, bytes, out); }
 static void fake_unpin(void *state, void *memory) { fake_slab_free(state, memory, 0); }
 
-/* ---- its collectives --------------------------------------------------------------------------------- */
+/* ---- its link ---------------------------------------------------------------------------------------- */
 
 /* Participants meet: the last one to come does the work of all. */
 typedef struct fake_group {
@@ -107,17 +107,20 @@ typedef struct fake_group {
     void *states[16];
     cf_join joins[16];
     int rounds, round[16]; /* done; that a participant is in */
+    uint64_t sequence;     /* of the last one */
+    char why[256];         /* it was given up */
 } fake_group;
 
 static fake_group fake_groups[32];
 static int nfake_groups;
 static _Atomic int fake_group_fails, fake_join_fails, fake_reaches, launches;
 
-static cfx_status fake_group_of(int32_t n, void *const *states, void **out) {
+static cfx_status fake_open_group(int32_t n, void *const *states, void **out) {
     if (atomic_load(&fake_group_fails)) return cf_fail(CFX_EFAULT, "fake collectives: no network");
     for (int k = 0; k < nfake_groups; k++) {
         *out = &fake_groups[k];
-        if (fake_groups[k].n == n && memcmp(fake_groups[k].states, states, (size_t)n * sizeof *states) == 0)
+        if (fake_groups[k].n == n && memcmp(fake_groups[k].states, states, (size_t)n * sizeof *states) == 0 &&
+            !*fake_groups[k].why)
             return CFX_OK;
     }
     if (nfake_groups == 32) return cf_fail(CFX_EMEMORY, "too many fake groups");
@@ -177,6 +180,10 @@ static cfx_status fake_meet(cf_worker *worker, fake_group *g) {
     const cf_join *like = &g->joins[0];
     const size_t bytes = (size_t)like->n * (size_t)cfx_dtype_size(like->dtype);
     cfx_status status = CFX_OK;
+    for (int r = 0; r < g->n; r++)
+        if (g->joins[r].sequence != like->sequence || like->sequence <= g->sequence)
+            return cf_fail(CFX_EFAULT, "participant %d is out of step", r);
+    g->sequence = like->sequence;
     if (like->kind == CF_JOIN_REDUCE) {
         status = fake_scale(worker, g);
         if (status != CFX_OK) return status;
@@ -197,12 +204,17 @@ static cfx_status fake_meet(cf_worker *worker, fake_group *g) {
     }
     return status;
 }
-static cfx_status fake_join(cf_worker *worker, void *group, int32_t rank, const cf_join *join) {
+static cfx_status fake_start(cf_worker *worker, void *group, int32_t rank, const cf_join *join) {
     fake_group *g = group;
     cfx_status status = CFX_OK;
     atomic_fetch_add(&launches, 1);
     if (atomic_load(&fake_join_fails) == rank + 1) return cf_fail(CFX_EFAULT, "fake collectives: cable cut");
     pthread_mutex_lock(&g->lock);
+    if (*g->why) {
+        status = cf_fail(CFX_EFAULT, "%s", g->why);
+        pthread_mutex_unlock(&g->lock);
+        return status;
+    }
     g->joins[rank] = *join;
     g->round[rank] = g->rounds + 1;
     ((stream *)worker->state)[CF_COMM].joined = g;
@@ -214,16 +226,26 @@ static cfx_status fake_join(cf_worker *worker, void *group, int32_t rank, const 
     pthread_mutex_unlock(&g->lock);
     return status;
 }
-static cfx_status fake_joined(cf_worker *worker, int q, bool *is) {
+static cfx_status fake_test(cf_worker *worker, int q, bool *is) {
     fake_group *g = ((stream *)worker->state)[q].joined;
     pthread_mutex_lock(&g->lock);
     for (int r = 0; r < g->n; r++)
         if (g->states[r] == worker->state) *is = g->rounds >= g->round[r];
+    const cfx_status status = *g->why ? cf_fail(CFX_EFAULT, "%s", g->why) : CFX_OK;
     pthread_mutex_unlock(&g->lock);
-    return atomic_load(&fake_join_fails) ? cf_fail(CFX_EFAULT, "fake collectives: cable cut") : CFX_OK;
+    return status;
+}
+static cfx_status fake_abort(cf_worker *worker, void *group, int32_t rank, const char *why) {
+    fake_group *g = group;
+    (void)worker;
+    pthread_mutex_lock(&g->lock);
+    if (!*g->why) snprintf(g->why, sizeof g->why, "%s (%d)", why, rank);
+    const cfx_status status = cf_fail(CFX_EFAULT, "%s", g->why);
+    pthread_mutex_unlock(&g->lock);
+    return status;
 }
 
-static const cf_collectives fake_collectives = {"fakeccl", fake_group_of, fake_reach, fake_join, fake_joined};
+static const cf_link fake_link = {"fakeccl", fake_open_group, fake_reach, fake_start, fake_test, fake_abort};
 
 static cfx_status fake_forgive(void *state) {
     (void)state;
@@ -250,7 +272,7 @@ static const cf_backend fake = {.abi = CFX_ABI_VERSION,
                                 .thread_end = fake_end,
                                 .kernels = cf_cpu_kernels_base,
                                 .streams = &fake_streams,
-                                .collectives = &fake_collectives};
+                                .link = &fake_link};
 
 static inline cfx_context *context_of(const char *spec) {
     static int is_known;

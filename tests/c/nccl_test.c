@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "comm.h"
-#include "comm/comm.h"
+#include "comm/remote.h"
 
 static int gpus(void) {
     char why[256];
@@ -20,13 +20,20 @@ static void open_gpus(int n) {
     for (int i = 0; i < n; i++) device[i] = cfx_device_at(context, i);
 }
 
+static cf_group *ranks(int32_t n) {
+    cf_group *group = NULL;
+    CHECK_STATUS(cf_group_open(&cf_way_remote, n, device, &group), CFX_OK);
+    return group;
+}
+
 static void join(cf_combine op, double scale, int32_t root, int32_t n, cfx_tensor *x) {
+    const cf_collective how = {.op = op, .root = root, .scale = scale};
     cfx_tensor *handles[5];
     int64_t offsets[5] = {0};
     for (int i = 0; i < n; i++) handles[i] = &x[i];
     const cf_part part = {
         .n = x[0]._shape[0], .dtype = x[0]._dtype, .bucket = -1, .handles = handles, .stride = 1, .offset = offsets};
-    CHECK_STATUS(cf_remote_combine(op, scale, root, n, 1, &part), CFX_OK);
+    CHECK_STATUS(cf_way_remote.combine(ranks(n), &how, 1, &part), CFX_OK);
 }
 
 TEST(ranks_are_joined_by_every_operation_in_every_dtype) {
@@ -85,7 +92,7 @@ TEST(ranks_gather_and_scatter) {
             part[i] = full(device[i], 100, 0);
             from[i] = &in[i], whole[i] = to[i] = &all[i], parts[i] = &part[i];
         }
-        CHECK_STATUS(cf_remote_gather(n, from, to), CFX_OK);
+        CHECK_STATUS(cf_way_remote.gather(ranks(n), from, to), CFX_OK);
         for (int i = 0; i < n; i++)
             for (int s = 0; s < n; s++) {
                 cfx_tensor rows = {0};
@@ -93,7 +100,7 @@ TEST(ranks_gather_and_scatter) {
                 CHECK_EQ(value_of(&rows), s + 1);
                 cfx_release(&rows);
             }
-        CHECK_STATUS(cf_remote_scatter(CF_COMBINE_SUM, n, whole, parts), CFX_OK);
+        CHECK_STATUS(cf_way_remote.scatter(ranks(n), CF_COMBINE_SUM, whole, parts), CFX_OK);
         for (int i = 0; i < n; i++) CHECK_EQ(value_of(&part[i]), n * (i + 1));
         release(n, in);
         release(n, all);

@@ -18,8 +18,8 @@ local allowed = {
   pointers = { -- a struct's field, a struct with all of its fields, or a function that takes a pointer to a function
     ["cf_backend"] = {why = "a backend stands above device, which calls it: that is what device/backend.h is for"},
     ["cf_streams"] = {why = "of a backend whose kernels are only launched"},
-    ["cf_collectives"] = {why = "of a backend whose devices reach each other by a library"},
-    ["cf_depend"] = {why = "a context ends its tapes and loaders, and a device its buffers, as their rooms say"},
+    ["cf_link"] = {why = "of a backend whose devices reach each other by a library"},
+    ["cf_depend"] = {why = "a context ends its tapes, loaders and groups, a device its buffers, as their rooms say"},
     ["cf_queue_reserve"] = {why = "a command carries the function that the worker runs for it"},
     ["cf_thread_start"] = {why = "a thread runs the function of its maker"},
   },

@@ -1,0 +1,112 @@
+/* parts.c: the groups of a context, and what ways of joining share.  See parts.h. */
+#include "comm/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* ---- groups ----------------------------------------------------------------------------------------- */
+
+static void end_with_context(cf_dependent *group) {
+    cf_depend_no_more(group);
+    free(group);
+}
+
+static cfx_status group_new(const cf_way *way, int32_t n, cfx_device *const *devices, cf_group **out) {
+    const size_t bytes = (size_t)n * sizeof *devices;
+    void *memory;
+    CF_TRY(cf_alloc_zero(1, sizeof(cf_group) + bytes, &memory));
+    *out = memory;
+    (*out)->way = way;
+    (*out)->size = n;
+    memcpy((*out)->devices, devices, bytes);
+    return CFX_OK;
+}
+
+/* The context's last groups come first: a step has one or two. */
+cfx_status cf_group_open(const cf_way *way, int32_t n, cfx_device *const *devices, cf_group **out) {
+    cf_dependents *groups = &cf_context_of(devices[0])->groups;
+    cf_group *group = (cf_group *)groups->first;
+    while (group &&
+           (group->way != way || group->size != n || memcmp(group->devices, devices, (size_t)n * sizeof *devices) != 0))
+        group = (cf_group *)group->dependent.next;
+    if (group) cf_depend_no_more(&group->dependent);
+    else CF_TRY(group_new(way, n, devices, &group));
+    cf_depend(groups, &group->dependent, end_with_context);
+    *out = group;
+    if (!way->is_linked) return CFX_OK;
+    void *states[CF_MAX_DEVICES];
+    for (int32_t k = 0; k < n; k++) states[k] = devices[k]->state;
+    group->link = devices[0]->backend->link;
+    return group->link->open(n, states, &group->state);
+}
+
+/* ---- waits ------------------------------------------------------------------------------------------ */
+
+/* A collective's writes are noted beside the earlier ones, which the rest of the buffer still rests on. */
+cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes) {
+    const cf_buffer *buffer = cf_part_buffer(part, r);
+    const cf_reason reason = reads ? CF_DATA : CF_ORDER;
+    CF_TRY(cf_refuse_void(part->handles[(int64_t)r * part->stride]));
+    if (part->bucket < 0) cf_waits_uses(waits, &buffer->writes, reason);
+    else cf_waits_event(waits, buffer->buckets[part->bucket].event, reason);
+    if (!writes) return CFX_OK;
+    cf_waits_uses(waits, &buffer->reads, CF_ORDER);
+    cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
+    return CFX_OK;
+}
+
+cfx_status cf_parts_notable(const cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts,
+                            int32_t queues) {
+    for (int32_t k = 0; k < nparts; k++) {
+        for (int32_t r = 0; r < group->size; r++) {
+            cf_buffer *buffer = cf_part_buffer(&parts[k], r);
+            const bool writes = cf_combine_writes(how->op, how->root, r);
+            CF_TRY(cf_uses_room(writes ? &buffer->writes : &buffer->reads, queues));
+            if (writes) CF_TRY(cf_uses_room(&buffer->made, queues));
+        }
+    }
+    return CFX_OK;
+}
+
+/* The next users of what was written wait for all commands, and for what the commands did not have to wait for. */
+void cf_part_note(const cf_collective *how, const cf_part *part, int32_t r, int32_t n, const cf_event *events) {
+    cf_buffer *buffer = cf_part_buffer(part, r);
+    const bool writes = cf_combine_writes(how->op, how->root, r);
+    for (int32_t k = 0; k < n; k++) {
+        cf_uses_note(writes ? &buffer->writes : &buffer->reads, events[k]);
+        if (writes) cf_uses_note(&buffer->made, events[k]);
+    }
+    if (!writes) return;
+    buffer->fresh = buffer->empty = 0;
+    buffer->nbuckets = 0;
+}
+
+/* ---- room ------------------------------------------------------------------------------------------- */
+
+cfx_status cf_parts_room(const cf_group *group, size_t payload,
+                         int32_t (*commands)(const cf_group *group, const cf_part *part), int32_t first, int32_t nparts,
+                         const cf_part *parts, int32_t *last) {
+    cfx_context *context = cf_context_of(group->devices[0]);
+    const int32_t n = group->size;
+    const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, payload);
+    size_t need[CF_MAX_DEVICES] = {0}, most = 0;
+    int32_t same[CF_MAX_DEVICES] = {0}; /* the first member on this one's device */
+    for (int32_t r = 0; r < n; r++)
+        while (group->devices[same[r]] != group->devices[r]) same[r]++;
+    for (*last = first; *last < nparts && most + (size_t)n * bytes <= CF_RING_BYTES / 2; ++*last) {
+        for (int32_t r = 0; r < commands(group, &parts[*last]); r++) {
+            need[same[r]] += bytes;
+            if (need[same[r]] > most) most = need[same[r]];
+        }
+    }
+    for (int32_t r = 0; r < n; r++)
+        if (need[r]) CF_TRY(cf_queue_room(cf_queue_at(group->devices[r], CF_COMM), need[r]));
+    cf_interrupts_hold(&context->hub);
+    return CFX_OK;
+}
+
+void cf_parts_done(const cf_group *group) {
+    for (int32_t r = 0; r < group->size; r++) cf_queue_at(group->devices[r], CF_COMM)->promised = 0;
+}
