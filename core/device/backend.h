@@ -49,12 +49,12 @@ typedef struct cf_backend {
     const cf_kernel *kernels;         /* [CF_OPS] */
     const struct cf_streams *streams; /* NULL: a kernel that returns is done */
     const struct cf_link *link;       /* NULL: its devices all reach each other's memory */
-    /* What a device is, in words; device -1: the libraries it rests on, with versions.  NULL: it says nothing. */
+    /* Says in words which device it is; device -1: the libraries it rests on, with versions.  NULL: it says nothing. */
     void (*about)(int32_t device, char *text, size_t bytes);
 } cf_backend;
 
-/* So many commands of a queue may be launched and not have happened: a driver keeps a thousand launches or so, and who
- * asks it for more is held up. */
+/* So many commands of a queue may be launched and not have happened: a driver queues about a thousand launches, and a
+ * launch beyond that blocks. */
 enum { CF_LAUNCH_AHEAD = 512 };
 
 /* Work up to `ticket` of queue q of the device whose state it is. */
@@ -67,10 +67,9 @@ typedef struct cf_source {
 /* Backends whose kernels only launch work, on a stream for each of the device's queues, and return.  Calls are on the
  * worker's thread unless they say otherwise. */
 typedef struct cf_streams {
-    /* What is launched from here on belongs to `ticket` of queue q, at most CF_LAUNCH_AHEAD after the last that has
-     * happened. */
+    /* Launches from here on belong to `ticket` of queue q, at most CF_LAUNCH_AHEAD after the last that has happened. */
     void (*select)(cf_worker *worker, int q, uint64_t ticket);
-    /* What was launched on queue q so far is up to `ticket`: poll and follow can tell when it has happened. */
+    /* The launches on queue q so far are those up to `ticket`: poll and follow can tell when they have happened. */
     cfx_status (*mark)(cf_worker *worker, int q, uint64_t ticket);
     /* *done: the last marked ticket of queue q that was known to have happened, and now the last that has.  A failure
      * says that something between went wrong: *faulted, or if that is not known, and stays 0, any of them. */
@@ -80,7 +79,7 @@ typedef struct cf_streams {
     /* Makes queue q wait, without the worker, for `ticket` of queue `of` of the device whose state is `other`; false if
      * no mark covers it yet. */
     bool (*follow)(cf_worker *worker, int q, void *other, int of, uint64_t ticket);
-    /* What is launched on queue q from `ticket` on uses what these made, which may not have happened yet: if they turn
+    /* Launches on queue q from `ticket` on use what these made, which may not have happened yet: if they turn
      * out wrong before the worker knows, updates keep off. */
     cfx_status (*inherit)(cf_worker *worker, int q, uint64_t ticket, int n, const cf_source *of);
     /* Bytes between memories of this backend's devices, or of one and pinned memory, in the order of the queue. */

@@ -78,8 +78,9 @@ const cf_backend *cf_backend_of(const char *name) {
     return backend;
 }
 
-/* The plugin brings half a gigabyte of libraries, which take 0.3 s to load.  Who asks for nothing does not wait for
- * them where no GPU can be: where there is no driver, unless plugins are said to lie in a place of their own. */
+/* The plugin brings half a gigabyte of libraries, which take 0.3 s to load.  A run that asks for no
+ * device does not wait for them where no GPU can be: where there is no driver, unless plugins are said to lie in a place
+ * of their own. */
 static bool may_have_gpus(void) {
     const char *plugins = getenv("CONFLUX_PLUGINS");
     return (plugins && *plugins) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

@@ -57,7 +57,7 @@ cfx_status cf_interrupted(cf_hub *hub) {
     return cf_fail(CFX_EINTERRUPT, "interrupted");
 }
 
-/* What is kept when there is no memory to keep the real fault. */
+/* It is kept when there is no memory to keep the real fault. */
 static const cf_fault no_memory = {
     .number = 1, .status = CFX_EMEMORY, .message = "out of host memory while a fault was recorded"};
 

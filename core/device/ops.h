@@ -1,7 +1,7 @@
-/* ops.h: what a row of ops.def says, and what a backend is handed for one.
+/* ops.h: the rows of ops.def, and the call that a backend is handed for one.
  *
  * A cf_call is the whole of one operation: op, numbers, and views with addresses.  It lies in a queue's ring,
- * holds no references, and is read by whatever thread runs the queue.
+ * holds no references, and is read by the thread that runs the queue.
  */
 #ifndef CF_DEVICE_OPS_H
 #define CF_DEVICE_OPS_H

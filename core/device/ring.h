@@ -12,7 +12,7 @@
 #include "device/backend.h"
 #include "device/event.h"
 
-/* What a command does, on the worker's thread.  `poisoned`: its queue is poisoned and only commands enqueued
+/* Does a command's work, on the worker's thread.  `poisoned`: its queue is poisoned and only commands enqueued
  * with CF_ALWAYS get here. */
 typedef cfx_status (*cf_run)(cf_worker *worker, void *payload, bool poisoned);
 

@@ -115,7 +115,7 @@ static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_o
     poison(queue, ticket, cf_fault_keep(queue->timeline.hub, status, command));
 }
 
-/* What went wrong on the device, of the command `ticket`; 0: of some command after `before`. */
+/* The device says that the command `ticket` went wrong; 0: some command after `before`. */
 static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_status status) {
     if (ticket > 0) fail(queue, ticket, status, &queue->asked[ticket % CF_LAUNCH_AHEAD]);
     else fail(queue, before + 1, status, NULL);
@@ -128,7 +128,7 @@ static bool is_awaited(const cf_timeline *timeline, uint64_t ticket) {
 }
 
 /* A mark costs as much as a launch: there is one for a run of commands, one where somebody waits, and one before the
- * worker sleeps, who leaves nothing unmarked. */
+ * worker sleeps, which leaves nothing unmarked. */
 enum { MARK_EVERY = 16 };
 
 static void mark(cf_worker *worker, cf_queue *queue) {
@@ -252,7 +252,7 @@ static bool is_poisoned(const cf_queue *queue) {
     return atomic_load_explicit(&queue->timeline.progress.poisoned_at, memory_order_relaxed) != UINT64_MAX;
 }
 
-/* What comes before a command.  A thread that has not begun might run it on another GPU than the device's; data that are
+/* Comes before a command.  A thread that has not begun might run it on another GPU than the device's; data that are
  * wrong already are the better reason not to. */
 static cfx_status prepare(cf_worker *worker, cf_queue *queue, const cf_command *command, uint64_t ticket) {
     for (int i = 0; !worker->begun && i < command->nwaits; i++)

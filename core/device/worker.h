@@ -9,7 +9,7 @@
 
 #include "device/ring.h"
 
-/* What a worker reads: its queues, and how it is to run them. */
+/* All that a worker reads: its queues, and how it is to run them. */
 typedef struct cf_inbox {
     cf_hub *hub;
     const cf_backend *backend;
