@@ -30,7 +30,13 @@ static dnnl_alg_kind_t act_of(int act) {
     }
 }
 
-int cf_dnnl_fuses(int act) { return act_of(act) != dnnl_alg_kind_undef; }
+/* relu has no slope; its row has no parameter to be trusted. */
+static float slope_of(int act, double p0) { return act == CF_OP_relu ? 0 : (float)p0; }
+
+/* Without a slope oneDNN takes the larger of x and 0, which makes a 0 of NaN: a net that diverged would look healthy. */
+int cf_dnnl_fuses(int act, double p0) {
+    return act_of(act) != dnnl_alg_kind_undef && (act_of(act) != dnnl_eltwise_relu || slope_of(act, p0) != 0);
+}
 
 #define TRY(call) \
     if ((status = (call)) != dnnl_success) goto done
@@ -60,8 +66,7 @@ static dnnl_status_t describe(dnnl_engine_t engine, const shape *s, dnnl_primiti
     memset(&y, 0, sizeof y);
     TRY(dnnl_post_ops_create(&ops));
     if (s->add) TRY(cf_dnnl_append_sum(ops));
-    /* relu has no slope; its row has no parameter to be trusted. */
-    if (s->act >= 0) TRY(cf_dnnl_append_act(ops, act_of(s->act), s->act == CF_OP_relu ? 0 : (float)s->p0));
+    if (s->act >= 0) TRY(cf_dnnl_append_act(ops, act_of(s->act), slope_of(s->act, s->p0)));
     TRY(operand(&a, type, s->batch, s->a_batch, s->n, s->k, s->a_row, s->a_col));
     TRY(operand(&b, type, s->batch, s->b_batch, s->k, s->m, s->b_row, s->b_col));
     TRY(operand(&y, type, s->batch, s->y_batch, s->n, s->m, s->y_row, 1));

@@ -291,7 +291,8 @@ FLOOR_API double conflux_floor(int32_t layers, const int64_t *sizes, const char 
              .batch = batch,
              .act = cfx_op_find(act),
              .meeting = {.n = devices}};
-    if (layers < 1 || layers > MAX_LAYERS || devices < 1 || devices > MAX_DEVICES || !cf_dnnl_fuses(j.act)) return -1;
+    if (layers < 1 || layers > MAX_LAYERS || devices < 1 || devices > MAX_DEVICES) return -1;
+    if (j.act != CF_OP_relu && !cf_dnnl_fuses(j.act, 1)) return -1; /* a floor may take a NaN for 0 */
     for (int l = 0; l < layers; l++) j.n += round_up(sizes[l] * sizes[l + 1]) + round_up(sizes[l + 1]);
     side *sides = calloc((size_t)devices, sizeof *sides);
     pthread_t thread[MAX_DEVICES];

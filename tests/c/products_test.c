@@ -275,6 +275,32 @@ TEST(dense_is_the_activation_of_product_and_bias) {
     }
 }
 
+TEST(a_NaN_goes_through_dense_with_any_activation) {
+    static const int64_t shapes[][3] = {{3, 5, 4}, {8, 64, 64}, {16, 256, 512}, {64, 200, 300}};
+    static const double slopes[] = {0.25, 0, -0.0, 1e-60};
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            for (int c = 0; c < ACTS + 3; c++) {
+                const int act = c < ACTS ? acts[c] : CF_OP_leakyrelu, s = (t + c) % 4;
+                const int64_t n = shapes[s][0], in = shapes[s][1], out = shapes[s][2];
+                const double slope = slopes[c < ACTS ? 0 : c - ACTS + 1];
+                cf_view x = MATRIX(number_types[t], PACKED, n, in), w = MATRIX(number_types[t], PACKED, out, in);
+                cf_view y = MATRIX(number_types[t], PACKED, n, out), bias = VECTOR(number_types[t], out);
+                fill_random(&x, -1, 1);
+                fill_random(&w, -1, 1);
+                fill_random(&bias, -1, 1);
+                set(&x, in + 2, NAN); /* of the second row */
+                CHECK_STATUS(RUN(m, CF_OP_dense, number_types[t], 1, .v = {y, x, w, bias}, .i = {act}, .p = {slope}),
+                             CFX_OK);
+                int64_t bad = 0;
+                for (int64_t e = 0; e < n * out; e++) bad += isnan(get(&y, e)) != (e / out == 1);
+                if (!CHECK_EQ(bad, 0)) printf("# %s, act %d, slope %g, shape %d\n", m->isa, act, slope, s);
+                free_views();
+            }
+    }
+}
+
 TEST(a_bias_of_dense_may_begin_anywhere) {
     EACH_MACHINE(m) {
         for (int t = 0; t < FLOAT_TYPES; t++)

@@ -236,7 +236,7 @@ static cfx_status one_product(cf_worker *worker, const cf_product *given, void *
     cf_product p = *given;
     if (p.dtype == CFX_FLOAT32 && direct(&p)) return p.act >= 0 ? activate(worker, &p) : CFX_OK;
     if (p.dtype == CFX_FLOAT32 || p.dtype == CFX_BFLOAT16) {
-        if (p.act >= 0 && !cf_dnnl_fuses(p.act)) p.act = -1;
+        if (p.act >= 0 && !cf_dnnl_fuses(p.act, p.p0)) p.act = -1;
         const int few = p.dtype == CFX_FLOAT32 && (is_turned(&p) || is_wide(&p));
         const cfx_status status = few ? few_rows(worker, &p, room) : cf_dnnl_product(worker, &p);
         if (status == CFX_OK && p.act != given->act) return activate(worker, given);
