@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 

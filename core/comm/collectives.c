@@ -5,6 +5,8 @@
 
 #include "comm/apart.h"
 #include "comm/group.h"
+#include "tensor/drift.h"
+#include "tensor/primitive.h"
 #include "tensor/stretch.h"
 
 /* ---- checks ----------------------------------------------------------------------------------------- */
@@ -196,7 +198,7 @@ static cfx_status run_copies(const char *function, cf_group *group, const cf_col
     cfx_status status = CFX_OK;
     for (int64_t k = 0; k < count && status == CFX_OK; k++) {
         list[k] = &copies[k];
-        status = all ? cfx_clone(leaves[k], &copies[k]) : cfx_contiguous(leaves[k], &copies[k]);
+        status = all ? cf_clone(leaves[k], &copies[k]) : cf_packed(leaves[k], &copies[k]);
     }
     for (int64_t k = 0; k < count && status == CFX_OK; k++) status = copy_room(leaves[k], &copies[k], 1);
     if (status == CFX_OK) status = run_packed(function, group, &on_copies, n, list);
@@ -398,7 +400,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     if (packed) return group->way->scatter(group, how.op, in, out);
     cfx_tensor copies[CF_MAX_DEVICES] = {0}, parts_of[CF_MAX_DEVICES], *list[CF_MAX_DEVICES];
     cfx_status status = CFX_OK;
-    for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = cfx_clone(in[r], &copies[r]);
+    for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = cf_clone(in[r], &copies[r]);
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {
         for (int32_t s = 0; s < replicas; s++) {
             list[s] = &parts_of[s];

@@ -10,6 +10,7 @@
 #include "comm/levels.h"
 #include "comm/local.h"
 #include "comm/remote.h"
+#include "tensor/transfer.h"
 
 static const cf_way self = {.name = "self"}; /* the sum, the mean and the largest of one are it itself */
 

@@ -6,6 +6,7 @@
 
 #include "comm/local.h"
 #include "comm/remote.h"
+#include "tensor/transfer.h"
 
 /* Replicas that share memory are a cluster; the first of each is its leader. */
 typedef struct clusters {

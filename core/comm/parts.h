@@ -7,7 +7,7 @@
 #ifndef CF_COMM_PARTS_H
 #define CF_COMM_PARTS_H
 
-#include "tensor/tensor.h"
+#include "tensor/dispatch.h"
 
 /* One stretch: elements [0, n) at at[r] of replica r, which handle[r]'s buffer holds. */
 typedef struct cf_part {

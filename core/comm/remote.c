@@ -125,7 +125,7 @@ static cfx_status join_apart(const char *name, cf_group *group, const cf_join *l
     if (status == CFX_OK) status = enqueue_all(w, name, w->events);
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
         cf_did_read(in[r], w->events[r]);
-        cf_did_write(out[r], w->events[r], CF_MAKE);
+        cf_did_write(out[r], w->events[r]);
     }
     free(w);
     return status;

@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -31,7 +31,7 @@ enum { LAST_DROP, LAST_PAD, LAST_KEEP };
 enum { LOOK_EVERY_NS = 50 * 1000 * 1000 /* a host that waits looks at the interrupt flag this often */ };
 
 typedef struct column {
-    cf_reader reader;          /* of the loader's own handle */
+    cf_hold reader;            /* of the loader's own handle */
     const unsigned char *rows; /* [samples, row] bytes */
     size_t row;
     unsigned char **slots; /* [slots][capacity, row] bytes */
@@ -164,7 +164,7 @@ static void end_thread(cfx_loader *l) {
 static void end(cfx_loader *l) {
     if (!l->context) return;
     if (!cf_is_forked(&l->context->hub)) end_thread(l); /* in a child even the locks may be held, by nobody */
-    for (int32_t i = 0; l->columns && i < l->n; i++) cf_reader_end(&l->columns[i].reader);
+    for (int32_t i = 0; l->columns && i < l->n; i++) cf_hold_end(&l->columns[i].reader);
     for (int32_t d = 0; l->pins && d < l->options.devices; d++) cfx_release(&l->pins[d]);
     cf_depend_no_more(&l->dependent);
     l->context = NULL;
@@ -217,7 +217,7 @@ static cfx_status take_column(cfx_loader *l, int32_t i, const cfx_tensor *x) {
     if (!cfx_is_contiguous(x)) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is not contiguous", i);
     CF_TRY(cfx_wait(x));
     if (cf_context(x) != l->context) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is of another context", i);
-    CF_TRY(cf_reader_begin(&c->reader, x));
+    cf_hold_begin(&c->reader, x, NULL);
     void *rows = NULL;
     CF_TRY(cfx_pointer(&c->reader.tensor, &rows));
     size_t bytes = 0;

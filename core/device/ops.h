@@ -17,12 +17,19 @@ typedef enum cf_op {
 
 typedef enum cf_family { CF_UNARY, CF_BINARY, CF_TERNARY, CF_REDUCE, CF_LOSS, CF_OTHER } cf_family;
 typedef enum cf_domain { CF_ANY, CF_FLOAT, CF_TRUTH } cf_domain;
+typedef enum cf_gradient {
+    CF_GRADIENT_none,
+    CF_GRADIENT_own,
+    CF_GRADIENT_from_input,
+    CF_GRADIENT_from_output
+} cf_gradient;
 
 typedef struct cf_op_info {
     const char *name;
     const char *in_place; /* "add_": what users call it where it changes its operand */
     cf_family family;
     cf_domain domain;
+    cf_gradient gradient;
 } cf_op_info;
 
 extern const cf_op_info cf_op_table[CF_OPS];

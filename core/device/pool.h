@@ -27,7 +27,9 @@ typedef struct cf_block {
     void *data;
     size_t size;   /* of its class; of a plain pool: as asked for */
     cf_uses uses;  /* of earlier owners, not known to have happened */
-    cf_slab *slab; /* NULL: the host program's memory, of no pool (tensor/share.c) */
+    cf_slab *slab; /* of the pool it is from; NULL: it is from none */
+    /* NULL: the pool takes it back.  Else this does, once its uses are over; ended: no worker is left, so they are. */
+    void (*give)(struct cf_block *block, bool ended);
     struct cf_block *next;
 } cf_block;
 

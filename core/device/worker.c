@@ -428,3 +428,9 @@ void cf_worker_stop(cf_inbox *inbox) {
     pthread_join(inbox->thread, NULL);
     inbox->thread = 0;
 }
+
+cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned) {
+    (void)poisoned;
+    const cf_call *call = payload;
+    return worker->backend->kernels[call->op](worker, call);
+}

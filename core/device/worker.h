@@ -28,4 +28,7 @@ cfx_status cf_worker_start(cf_inbox *inbox, const char *device, void *state);
 /* Runs what is enqueued, then joins.  Not again before a start. */
 void cf_worker_stop(cf_inbox *inbox);
 
+/* Runs the cf_call that is the payload; a cf_run. */
+cfx_status cf_run_call(cf_worker *worker, void *payload, bool poisoned);
+
 #endif

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "io/json.h"
 #include "io/replace.h"
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,25 +1,12 @@
-/* layout.c: places, packing, and the buckets of gradient buffers.  See layout.h. */
-#include "tensor/layout.h"
-
+/* layout.c: making a list of places, making buffers by it, and packing tensors into one.  See places.h. */
 #include <stdlib.h>
 #include <string.h>
 
-/* Buckets of 25 MiB keep a network busy, as in PyTorch DDP (Li et al., VLDB 2020); the first is small so that
- * reduction starts early, and what would be less than a quarter of it at the end is not worth another meeting. */
-enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LAST_BUCKET = 1 << 18 };
+#include "tensor/drift.h"
+#include "tensor/primitive.h"
 
 /* A command names its gaps, and a queue holds many such commands. */
 enum { GAPS_AT_ONCE = 4096 };
-
-static void layout_drop(cfx_layout *layout) {
-    for (int32_t i = 0; layout->places && i < layout->n; i++) free(layout->places[i].path);
-    free(layout->places);
-    free(layout);
-}
-
-CFX_API void cfx_layout_free(cfx_layout *layout) {
-    if (layout && --layout->refs == 0) layout_drop(layout);
-}
 
 /* qsort: the same views side by side, each in the order of the list. */
 static int by_view(const void *a, const void *b) {
@@ -74,7 +61,7 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
         const cfx_tensor *x = tensors[i];
         const cfx_status status = cf_copy_string(paths[i], &place->path);
         if (status != CFX_OK) {
-            layout_drop(layout);
+            cfx_layout_free(layout);
             return status;
         }
         place->dtype = x->_dtype;
@@ -89,7 +76,7 @@ CFX_API cfx_status cfx_layout_new(int32_t n, const cfx_tensor *const *tensors, c
         place->offset = layout->total[x->_dtype];
         if (__builtin_add_overflow(layout->total[x->_dtype], (place->numel + unit - 1) / unit * unit,
                                    &layout->total[x->_dtype])) {
-            layout_drop(layout);
+            cfx_layout_free(layout);
             return cf_fail(CFX_EARG, "layout: the parameters have more than 2^63 elements");
         }
     }
@@ -281,72 +268,3 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
     for (int32_t t = 0; t < CFX_DTYPES; t++) cfx_release(&whole[t]);
     return status;
 }
-
-/* ---- buckets ---------------------------------------------------------------------------------------- */
-
-/* Cuts the buffer into buckets at the places' borders. */
-static cfx_status cut(cf_buffer *buffer) {
-    const cfx_layout *layout = buffer->layout;
-    const int64_t size = cf_dtype_size(buffer->layout_dtype);
-    int32_t n = 0;
-    void *memory;
-    CF_TRY(cf_alloc_zero((size_t)layout->n + 1, sizeof(cf_bucket), &memory));
-    cf_bucket *buckets = memory;
-    for (int32_t i = 0; i < layout->n; i++) {
-        const cf_layout_place *place = &layout->places[i];
-        if (place->dtype != buffer->layout_dtype || place->tied >= 0) continue;
-        const int64_t at = place->offset * size;
-        if (n == 0) buckets[n++].from = 0;
-        else if (at - buckets[n - 1].from >= (n == 1 ? FIRST_BUCKET : BUCKET) &&
-                 (int64_t)buffer->bytes - at >= LAST_BUCKET) {
-            buckets[n - 1].to = at;
-            buckets[n++].from = at;
-        }
-    }
-    if (n) buckets[n - 1].to = (int64_t)buffer->bytes;
-    buckets[n].from = -1; /* the end of the list */
-    buffer->buckets = buckets;
-    return CFX_OK;
-}
-
-static cf_bucket *bucket_of(const cfx_tensor *place) {
-    const int64_t at = place->_offset * cf_dtype_size(place->_dtype);
-    cf_bucket *b = place->_buffer->buckets;
-    while (b->from >= 0 && b->to <= at) b++;
-    return b->from >= 0 ? b : NULL;
-}
-
-cfx_status cf_buckets_open(const cfx_tensor *place, bool expected) {
-    cf_buffer *buffer = place->_buffer;
-    if (!buffer->layout || place->_dtype != buffer->layout_dtype) return CFX_OK;
-    if (!buffer->buckets) CF_TRY(cut(buffer));
-    if (buffer->counting++ == 0) {
-        for (cf_bucket *b = buffer->buckets; b->from >= 0; b++) {
-            b->pending = 0;
-            b->event = (cf_event){NULL, 0};
-        }
-        buffer->nbuckets = -1;
-    }
-    cf_bucket *b = bucket_of(place);
-    if (b && expected) b->pending++;
-    return CFX_OK;
-}
-
-void cf_bucket_count(const cfx_tensor *place) {
-    cf_buffer *buffer = place->_buffer;
-    if (!buffer->counting) return;
-    cf_bucket *b = bucket_of(place);
-    if (b && --b->pending == 0) b->event = cf_queue_last(cf_queue_at(buffer->device, CF_COMPUTE));
-}
-
-void cf_buckets_close(const cfx_tensor *place) {
-    cf_buffer *buffer = place->_buffer;
-    if (!buffer->counting || --buffer->counting > 0) return;
-    int32_t n = 0;
-    for (cf_bucket *b = buffer->buckets; b->from >= 0; b++, n++)
-        if (!b->event.timeline) b->event = cf_queue_last(cf_queue_at(buffer->device, CF_COMPUTE));
-    /* A backward that wrote nothing here has not waited for those who did before it. */
-    buffer->nbuckets = buffer->nbuckets < 0 ? 0 : n;
-}
-
-void cf_buckets_abort(const cfx_tensor *place) { place->_buffer->counting = 0; }

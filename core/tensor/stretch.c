@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "tensor/layout.h"
-
 typedef struct spot {
     const cfx_tensor *tensor; /* in the first list */
     int32_t leaf, first;      /* first: the leaf that its buffer comes with */

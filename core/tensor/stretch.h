@@ -7,7 +7,7 @@
 #ifndef CF_TENSOR_STRETCH_H
 #define CF_TENSOR_STRETCH_H
 
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 /* In every list: n elements from the offset of tensor `leaf`. */
 typedef struct cf_stretch {

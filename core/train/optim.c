@@ -11,6 +11,9 @@
 
 #include "base/options.h"
 #include "device/rules.h"
+#include "tensor/drift.h"
+#include "tensor/issue.h"
+#include "tensor/primitive.h"
 #include "tensor/stretch.h"
 
 enum { MAX_STATES = 2 };
@@ -87,6 +90,7 @@ enum { LIST = 60 };
 typedef struct list {
     int32_t n;
     cf_issue issues[LIST];
+    cf_touch touches[LIST * CF_ISSUE_VIEWS];
     cfx_tensor views[LIST][2 + MAX_STATES];
 } list;
 
@@ -101,7 +105,7 @@ static cfx_status new_list(list **out) {
 static cfx_status issue_list(list *of) {
     const int32_t n = of->n;
     of->n = 0;
-    return n > 0 ? cf_issue_list(of->issues, n) : CFX_OK;
+    return n > 0 ? cf_issue_list(of->issues, n, of->touches) : CFX_OK;
 }
 
 /* The sum of squares of the stretches on `device`, a float64 scalar. */

@@ -7,8 +7,8 @@
 #include "test.h"
 
 #include "files.h"
+#include "ops/tape.h"
 #include "queues.h"
-#include "tensor/tape.h"
 
 /* ---- allocations that fail --------------------------------------------------------------------------- */
 
@@ -170,7 +170,8 @@ static void take_state(world *w, state *s) {
         const cfx_tensor *x = tensor_of(w, i);
         s->buffers[i] = x->_buffer;
         s->refs[i] = x->_buffer ? x->_buffer->refs : 0;
-        s->saved[i] = x->_buffer ? x->_buffer->saved : 0;
+        s->saved[i] = 0;
+        for (cf_hold *hold = x->_buffer ? x->_buffer->holds : NULL; hold; hold = hold->next) s->saved[i]++;
         add_values(s, x);
     }
     for (int i = 0; i < OUTS; i++) add_values(s, &w->out[i]);

@@ -3,7 +3,7 @@
 #define CF_TEST_COMM_H
 
 #include "fake.h"
-#include "tensor/layout.h"
+#include "tensor/buffer.h"
 
 static cfx_context *context;
 static cfx_device *device[8];

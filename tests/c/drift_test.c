@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "comm.h"
+#include "tensor/drift.h"
 
 enum { LEAVES = 2 };
 static const int64_t SIZES[LEAVES] = {300, 100};

@@ -1,8 +1,7 @@
-/* Flat buffers: core/tensor/layout.c and stretch.c. */
+/* Flat buffers: core/tensor/layout.c, buckets.c and stretch.c. */
 #include "test.h"
 
 #include "queues.h"
-#include "tensor/layout.h"
 #include "tensor/stretch.h"
 
 static cfx_context *context;

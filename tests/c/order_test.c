@@ -1,4 +1,4 @@
-/* Order between queues is a property of data: core/tensor/issue.c over core/device. */
+/* Order between queues is a property of data: core/tensor/dispatch.c over core/device. */
 #include "test.h"
 
 #include "queues.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "queues.h"
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 static uint64_t state;
 static int64_t below(int64_t n) { /* 0 to n - 1; of none 0 */

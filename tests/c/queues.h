@@ -14,7 +14,7 @@
 
 #include "base/status.h"
 #include "device/context.h"
-#include "tensor/tensor.h"
+#include "tensor/buffer.h"
 
 /* ---- contexts and tensors --------------------------------------------------------------------------- */
 

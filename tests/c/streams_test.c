@@ -1,5 +1,5 @@
-/* Devices whose kernels only launch work, core/device and core/tensor/transfer.c, by a backend that runs the CPU's
- * kernels in memory that it calls its own, and whose work has happened when a test says so. */
+/* Devices whose kernels only launch work, core/device and core/tensor/values.c and transfer.c, by a backend that runs
+ * the CPU's kernels in memory that it calls its own, and whose work has happened when a test says so. */
 #include "test.h"
 
 #include <stdlib.h>

@@ -1,11 +1,9 @@
-/* tensor.c: buffers and handles: making, sharing, releasing, reading. */
-#include "tensor/tensor.h"
+/* buffer.c: making, viewing, holding and releasing.  See buffer.h. */
+#include "tensor/buffer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "tensor/layout.h"
 
 /* ---- text for messages ------------------------------------------------------------------------------ */
 
@@ -73,6 +71,14 @@ void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
     *to = (x->_offset + high) * size;
 }
 
+void cf_view_of(const cfx_tensor *x, cf_view *out) {
+    out->data = cf_data(x);
+    out->dtype = x->_dtype;
+    out->ndim = x->_ndim;
+    memcpy(out->shape, x->_shape, x->_ndim * sizeof *out->shape);
+    memcpy(out->stride, x->_stride, x->_ndim * sizeof *out->stride);
+}
+
 void cf_reach(const cfx_tensor *x, uintptr_t *from, uintptr_t *to) {
     cf_view v;
     cf_view_of(x, &v);
@@ -117,15 +123,12 @@ void cf_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tens
     out->_ndim = (uint8_t)ndim;
 }
 
-void cf_move_last(const cfx_tensor *x, int32_t dim, cfx_tensor *out) {
-    const int64_t size = x->_shape[dim], stride = x->_stride[dim];
-    cf_alias(x, out);
-    cf_drop_dim(out, dim);
-    cf_dims_insert(out->_ndim, out->_ndim, size, stride, out->_shape, out->_stride);
-    out->_ndim++;
-}
-
 /* ---- buffers ---------------------------------------------------------------------------------------- */
+
+static void give(cf_buffer *buffer, bool ended) {
+    if (buffer->block->give) buffer->block->give(buffer->block, ended);
+    else cf_pool_give(&buffer->device->pool, buffer->block);
+}
 
 /* Handles still held when their context ends stay valid memory and become void. */
 static void end_with_device(cf_dependent *buffer) {
@@ -133,9 +136,8 @@ static void end_with_device(cf_dependent *buffer) {
     cf_uses_clear(&b->writes);
     cf_uses_clear(&b->reads);
     cf_uses_clear(&b->made);
-    cf_drift_free(b);
-    if (b->block->slab) cf_pool_give(&b->device->pool, b->block);
-    else cf_share_end(b->block, true);
+    cf_drift_free(&b->drift);
+    give(b, true);
     cf_depend_no_more(&b->dependent);
     b->device = NULL;
 }
@@ -200,9 +202,8 @@ void cf_buffer_release(cf_buffer *buffer) {
     if (--buffer->refs > 0) return;
     if (buffer->device) {
         hand_over(buffer);
-        cf_drift_free(buffer);
-        if (buffer->block->slab) cf_pool_give(&buffer->device->pool, buffer->block);
-        else cf_share_end(buffer->block, false);
+        cf_drift_free(&buffer->drift);
+        give(buffer, false);
         cf_depend_no_more(&buffer->dependent);
     }
     if (buffer->layout) cfx_layout_free(buffer->layout);
@@ -255,21 +256,6 @@ void cf_alias(const cfx_tensor *x, cfx_tensor *out) {
     out->_buffer->refs++;
 }
 
-cfx_status cf_reader_begin(cf_reader *reader, const cfx_tensor *x) {
-    CF_TRY(cfx_detach(x, &reader->tensor));
-    reader->next = x->_buffer->readers;
-    x->_buffer->readers = reader;
-    return CFX_OK;
-}
-
-void cf_reader_end(cf_reader *reader) {
-    if (!reader->tensor._buffer) return;
-    cf_reader **at = &reader->tensor._buffer->readers;
-    while (*at != reader) at = &(*at)->next;
-    *at = reader->next;
-    cfx_release(&reader->tensor);
-}
-
 CFX_API cfx_status cfx_retain(const cfx_tensor *x, cfx_tensor *out) {
     CF_TRY(cf_check_tensor("retain", "x", x));
     *out = *x;
@@ -301,5 +287,85 @@ CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, co
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     out->_buffer->fresh = 0; /* the caller's, written or not */
     out->_buffer->empty = 1;
+    return CFX_OK;
+}
+
+/* ---- what may be read, and what may be written -------------------------------------------------------- */
+
+cfx_status cf_refuse_void(const cfx_tensor *x) {
+    const cf_uses *made = &x->_buffer->made;
+    for (int32_t i = 0; i < made->n; i++) {
+        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
+        if (fault) return cf_fault_raise(fault, "the tensor was never written: ");
+    }
+    return CFX_OK;
+}
+
+bool cf_is_whole(const cfx_tensor *x) { return cf_bytes(x) == (int64_t)x->_buffer->bytes; }
+
+cf_watch *cf_watch_of(const cfx_tensor *x) {
+    if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
+    for (cf_dependent *tape = cf_context(x)->tapes.first; tape; tape = tape->next)
+        if (((cf_watch *)tape)->id == x->_tape) return (cf_watch *)tape;
+    return NULL;
+}
+
+CFX_API int32_t cfx_is_watched(const cfx_tensor *x) { return cf_watched(x); }
+
+void cf_hold_begin(cf_hold *hold, const cfx_tensor *x, const char *op) {
+    cf_alias(x, &hold->tensor);
+    hold->op = op;
+    hold->link = &x->_buffer->holds;
+    hold->next = *hold->link;
+    if (hold->next) hold->next->link = &hold->next;
+    *hold->link = hold;
+}
+
+void cf_hold_end(cf_hold *hold) {
+    if (!hold->tensor._buffer) return;
+    *hold->link = hold->next;
+    if (hold->next) hold->next->link = hold->link;
+    cfx_release(&hold->tensor);
+}
+
+/* Of several operations that need x's values the first is named. */
+static cfx_status refuse_held(const char *function, const cfx_tensor *x) {
+    const char *op = NULL;
+    int64_t from, to;
+    cf_extent(x, &from, &to);
+    for (const cf_hold *hold = x->_buffer->holds; hold; hold = hold->next) {
+        int64_t a, b;
+        cf_extent(&hold->tensor, &a, &b);
+        if (b <= from || to <= a) continue;
+        if (!hold->op)
+            return cf_fail(CFX_ESTATE,
+                           "%s: a DataLoader reads the tensor: it cannot change in place before the loader is released",
+                           function);
+        op = hold->op;
+    }
+    if (!op) return CFX_OK;
+    return cf_fail(CFX_ESTATE, "%s: %s needs the tensor's values for its gradient; they cannot change in place",
+                   function, op);
+}
+
+cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
+    if (cf_watched(x))
+        return cf_fail(CFX_ESTATE, "%s: the tensor is part of a gradient being recorded and cannot change in place",
+                       function);
+    return x->_buffer->holds ? refuse_held(function, x) : CFX_OK;
+}
+
+cfx_status cf_check_into(const char *function, const cfx_tensor *y, const cfx_tensor *x) {
+    char have[256], want[256];
+    if (x && cf_watched(x))
+        return cf_fail(CFX_ESTATE, "%s: argument 'y' is watched by a gradient, which an in-place operation would lose",
+                       function);
+    CF_TRY(cf_check_writable(function, y));
+    if (cf_is_expanded(y))
+        return cf_fail(CFX_EARG, "%s: the tensor is expanded: several elements share one place", function);
+    if (!x) return CFX_OK;
+    if (!cf_shape_expands(x->_ndim, x->_shape, y->_ndim, y->_shape))
+        return cf_fail(CFX_EARG, "%s: argument 'y': expected a shape that broadcasts to a %s, got %s", function,
+                       cf_describe(y, want), cf_describe(x, have));
     return CFX_OK;
 }

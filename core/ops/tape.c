@@ -1,16 +1,26 @@
 /* tape.c: recording and walking back.  See tape.h. */
-#include "tensor/tape.h"
+#include "ops/tape.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "tensor/layout.h"
+#include "tensor/buckets.h"
+#include "tensor/primitive.h"
+
+/* Nodes lie in chunks of so many bytes, so that they stay where they are. */
+enum { CHUNK_BYTES = 32 << 10 };
+
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, size;
+    _Alignas(16) char memory[];
+} chunk;
 
 struct cfx_tape {
-    cf_dependent dependent; /* of the context */
+    cf_watch watch; /* first: a watch of a context's is a tape's */
     cfx_context *context;
-    uint64_t id;
-    cf_node *nodes;
+    cf_node **nodes;
+    chunk *chunks; /* the one in use first */
     int32_t n, capacity, leaves;
     /* the walk */
     cfx_tensor *places; /* [leaves]: handles on the caller's gradient places, or empty */
@@ -24,55 +34,67 @@ struct cfx_tape {
 /* Of a leaf's place: no contribution yet; one is being written into it by the node at hand; one has come. */
 enum { NONE, LENT, GIVEN };
 
-/* ---- watches ---------------------------------------------------------------------------------------- */
+static cfx_tape *tape_of(const cfx_tensor *x) { return (cfx_tape *)cf_watch_of(x); }
 
-/* The live tapes of x's context. */
-static cfx_tape *newest(const cfx_tensor *x) { return (cfx_tape *)cf_context(x)->tapes.first; }
-static cfx_tape *before(const cfx_tape *tape) { return (cfx_tape *)tape->dependent.next; }
+/* ---- nodes ------------------------------------------------------------------------------------------ */
 
-static cfx_tape *tape_of(const cfx_tensor *x) {
-    if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
-    for (cfx_tape *tape = newest(x); tape; tape = before(tape))
-        if (tape->id == x->_tape) return tape;
-    return NULL;
+static cfx_status take(cfx_tape *tape, size_t bytes, void **out) {
+    chunk *last = tape->chunks;
+    if (!last || last->size - last->used < bytes) {
+        const size_t size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
+        void *memory;
+        CF_TRY(cf_alloc(sizeof *last + size, &memory));
+        last = memory;
+        *last = (chunk){.next = tape->chunks, .size = size};
+        tape->chunks = last;
+    }
+    *out = last->memory + last->used;
+    last->used += bytes;
+    return CFX_OK;
 }
 
-bool cf_watched(const cfx_tensor *x) { return tape_of(x) != NULL; }
-CFX_API int32_t cfx_is_watched(const cfx_tensor *x) { return cf_watched(x); }
+static void free_memory(cfx_tape *tape) {
+    for (chunk *c = tape->chunks, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(tape->nodes);
+    tape->chunks = NULL;
+    tape->nodes = NULL;
+}
 
 static void node_drop(cf_node *node) {
-    cfx_tensor *saved = cf_node_saved(node);
-    for (int32_t k = 0; k < node->nsaved; k++) {
-        saved[k]._buffer->saved--;
-        cfx_release(&saved[k]);
-    }
+    for (int32_t k = 0; k < node->nsaved; k++) cf_hold_end(&node->saved[k]);
     node->nsaved = 0;
     cfx_release(&node->grad);
-    free(node->more);
-    free(node->many);
-    node->more = NULL;
-    node->many = NULL;
 }
 
-static cfx_status node_new(cfx_tape *tape, cf_node **out) {
+/* With room for what it will have. */
+static cfx_status node_new(cfx_tape *tape, int nin, int nsaved, size_t kept_bytes, cf_node **out) {
+    void *memory;
     if (tape->n == tape->capacity) {
         const int32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
-        void *nodes = tape->nodes;
-        CF_TRY(cf_realloc(&nodes, (size_t)capacity * sizeof *tape->nodes));
-        tape->nodes = nodes;
+        memory = tape->nodes;
+        CF_TRY(cf_realloc(&memory, (size_t)capacity * sizeof *tape->nodes));
+        tape->nodes = memory;
         tape->capacity = capacity;
     }
-    cf_node *node = *out = &tape->nodes[tape->n];
+    const size_t inputs = (size_t)nin * sizeof(cf_input), saved = (size_t)nsaved * sizeof(cf_hold);
+    CF_TRY(take(tape, sizeof(cf_node) + inputs + saved + ((kept_bytes + 7) & ~(size_t)7), &memory));
+    cf_node *node = *out = tape->nodes[tape->n] = memory;
     node->backward = NULL;
-    node->nin = node->nsaved = node->reached = 0;
-    node->more = NULL;
-    node->many = NULL;
+    node->inputs = (cf_input *)(node + 1);
+    node->saved = (cf_hold *)(node->inputs + nin);
+    node->kept = node->saved + nsaved;
+    node->nin = nin;
+    node->nsaved = 0;
     node->grad._buffer = NULL;
+    node->reached = false;
     return CFX_OK;
 }
 
 static void input_of(const cfx_tape *tape, const cfx_tensor *x, cf_input *in) {
-    in->node = x && x->_tape == tape->id ? x->_node : -1;
+    in->node = x && x->_tape == tape->watch.id ? x->_node : -1;
     in->given = false;
     if (!x) return;
     in->device = cf_device(x);
@@ -81,48 +103,46 @@ static void input_of(const cfx_tape *tape, const cfx_tensor *x, cf_input *in) {
     memcpy(in->shape, x->_shape, x->_ndim * sizeof *in->shape);
 }
 
-cfx_status cf_record(cf_op op, cf_backward backward, int nin, const cfx_tensor *const *inputs, cfx_tensor *out,
-                     cf_node **node) {
-    cfx_tape *tape = NULL;
-    *node = NULL;
-    for (int k = 0; k < nin; k++) {
-        cfx_tape *of = tape_of(inputs[k]);
-        if (!of || !cf_is_float(inputs[k]->_dtype)) continue;
-        if (tape && of != tape) {
-            cfx_release(out);
+/* The tape of the inputs, or NULL. */
+static cfx_status find_tape(const cf_recording *r, cfx_tape **out) {
+    *out = NULL;
+    for (int k = 0; k < r->nin; k++) {
+        cfx_tape *of = tape_of(r->inputs[k]);
+        if (!of || !cf_is_float(r->inputs[k]->_dtype)) continue;
+        if (*out && of != *out)
             return cf_fail(
                 CFX_ESTATE,
                 "%s: its inputs are watched by two gradients, and a gradient of a gradient is not supported; "
                 "detach one",
-                cf_op_table[op].name);
-        }
-        tape = of;
+                r->op);
+        *out = of;
     }
-    if (!tape || !cf_is_float(out->_dtype)) return CFX_OK;
-    if (tape->walking) {
-        cfx_release(out);
-        return cf_fail(CFX_ESTATE, "%s: a backward function cannot be differentiated; detach its inputs",
-                       cf_op_table[op].name);
-    }
-    cf_node *fresh = NULL;
-    cfx_status status = node_new(tape, &fresh);
-    if (status == CFX_OK && nin > CF_NODE_INPUTS) {
-        void *more = NULL;
-        status = cf_alloc((size_t)nin * sizeof(cf_input), &more);
-        fresh->more = more;
-    }
-    if (status != CFX_OK) {
-        cfx_release(out);
-        return status;
-    }
-    fresh->op = op;
-    fresh->backward = backward;
-    fresh->nin = nin;
-    for (int k = 0; k < nin; k++) input_of(tape, inputs[k], &cf_node_inputs(fresh)[k]);
-    out->_tape = tape->id;
-    out->_node = tape->n++;
-    *node = fresh;
     return CFX_OK;
+}
+
+static cfx_status record(const cf_recording *r, cfx_tensor *out, cf_node **node) {
+    cfx_tape *tape;
+    *node = NULL;
+    CF_TRY(find_tape(r, &tape));
+    if (!tape || !cf_is_float(out->_dtype)) return CFX_OK;
+    if (tape->walking)
+        return cf_fail(CFX_ESTATE, "%s: a backward function cannot be differentiated; detach its inputs", r->op);
+    CF_TRY(node_new(tape, r->nin, r->nsaved, r->kept_bytes, node));
+    (*node)->backward = r->backward;
+    for (int k = 0; k < r->nin; k++) input_of(tape, r->inputs[k], &(*node)->inputs[k]);
+    for (int k = 0; k < r->nsaved; k++) cf_hold_begin(&(*node)->saved[k], r->saved[k], r->op);
+    (*node)->nsaved = r->nsaved;
+    if (r->kept_bytes) memcpy((*node)->kept, r->kept, r->kept_bytes);
+    out->_tape = tape->watch.id;
+    out->_node = tape->n++;
+    return CFX_OK;
+}
+
+cfx_status cf_record(const cf_recording *recording, cfx_tensor *out) {
+    cf_node *node;
+    const cfx_status status = record(recording, out, &node);
+    if (status != CFX_OK) cfx_release(out);
+    return status;
 }
 
 cf_mark cf_mark_of(int nin, const cfx_tensor *const *inputs) {
@@ -134,45 +154,7 @@ cf_mark cf_mark_of(int nin, const cfx_tensor *const *inputs) {
 }
 
 void cf_rewind(cf_mark mark) {
-    while (mark.tape && mark.tape->n > mark.n) node_drop(&mark.tape->nodes[--mark.tape->n]);
-}
-
-void cf_save(cf_node *node, const cfx_tensor *x) {
-    cfx_tensor *kept = &cf_node_saved(node)[node->nsaved++];
-    cf_alias(x, kept);
-    kept->_buffer->saved++;
-}
-
-cfx_status cf_check_writable(const char *function, const cfx_tensor *x) {
-    if (cf_watched(x))
-        return cf_fail(CFX_ESTATE, "%s: the tensor is part of a gradient being recorded and cannot change in place",
-                       function);
-    if (!x->_buffer->saved && !x->_buffer->readers) return CFX_OK;
-    int64_t from, to;
-    cf_extent(x, &from, &to);
-    for (const cf_reader *reader = x->_buffer->readers; reader; reader = reader->next) {
-        int64_t a, b;
-        cf_extent(&reader->tensor, &a, &b);
-        if (a < to && from < b)
-            return cf_fail(CFX_ESTATE,
-                           "%s: a DataLoader reads the tensor: it cannot change in place before the loader is released",
-                           function);
-    }
-    for (cfx_tape *tape = newest(x); tape; tape = before(tape)) {
-        for (int32_t n = 0; n < tape->n; n++) {
-            for (int32_t k = 0; k < tape->nodes[n].nsaved; k++) {
-                int64_t a, b;
-                const cfx_tensor *kept = &cf_node_saved(&tape->nodes[n])[k];
-                if (kept->_buffer != x->_buffer) continue;
-                cf_extent(kept, &a, &b);
-                if (a < to && from < b)
-                    return cf_fail(
-                        CFX_ESTATE, "%s: %s needs the tensor's values for its gradient; they cannot change in place",
-                        function, tape->nodes[n].many ? "a custom operation" : cf_op_table[tape->nodes[n].op].name);
-            }
-        }
-    }
-    return CFX_OK;
+    while (mark.tape && mark.tape->n > mark.n) node_drop(mark.tape->nodes[--mark.tape->n]);
 }
 
 /* ---- the life of a tape ----------------------------------------------------------------------------- */
@@ -192,10 +174,10 @@ static void places_drop(cfx_tape *tape) {
 
 /* Voids the watches and releases what was kept: all but the struct, which is the caller's to end. */
 static void clear(cfx_tape *tape) {
-    cf_depend_no_more(&tape->dependent);
-    for (int32_t i = 0; i < tape->n; i++) node_drop(&tape->nodes[i]);
+    cf_depend_no_more(&tape->watch.dependent);
+    for (int32_t i = 0; i < tape->n; i++) node_drop(tape->nodes[i]);
     places_drop(tape);
-    free(tape->nodes);
+    free_memory(tape);
     tape->context = NULL;
 }
 
@@ -218,10 +200,10 @@ static void find_ties(cfx_tape *tape, int32_t n, cfx_tensor *const *watched) {
                 (a->_buffer == b->_buffer ? a->_offset > b->_offset : (uintptr_t)a->_buffer > (uintptr_t)b->_buffer);
     }
     for (int32_t i = 1; i < n && !rises && !falls; i++)
-        for (int32_t j = 0; j < i && tape->nodes[i].inputs[0].node == i; j++)
-            if (cf_same_view(watched[i], watched[j])) tape->nodes[i].inputs[0].node = j;
+        for (int32_t j = 0; j < i && tape->nodes[i]->inputs[0].node == i; j++)
+            if (cf_same_view(watched[i], watched[j])) tape->nodes[i]->inputs[0].node = j;
 }
-static int32_t tied_to(const cfx_tape *tape, int32_t leaf) { return tape->nodes[leaf].inputs[0].node; }
+static int32_t tied_to(const cfx_tape *tape, int32_t leaf) { return tape->nodes[leaf]->inputs[0].node; }
 
 CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *const *watched, cfx_tape **out) {
     void *memory;
@@ -240,13 +222,13 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
     CF_TRY(cf_alloc_zero(1, sizeof(cfx_tape), &memory));
     cfx_tape *tape = memory;
     tape->context = context;
-    tape->id = ++context->next_tape;
+    tape->watch.id = ++context->next_tape;
     tape->leaves = n;
     for (int32_t i = 0; i < n; i++) {
         cf_node *node = NULL;
-        const cfx_status status = node_new(tape, &node);
+        const cfx_status status = node_new(tape, 1, 0, 0, &node);
         if (status != CFX_OK) {
-            free(tape->nodes);
+            free_memory(tape);
             free(tape);
             return status;
         }
@@ -257,10 +239,10 @@ CFX_API cfx_status cfx_tape_begin(cfx_context *context, int32_t n, cfx_tensor *c
     }
     find_ties(tape, n, watched);
     for (int32_t i = 0; i < n; i++) {
-        watched[i]->_tape = tape->id;
-        watched[i]->_node = tape->nodes[i].inputs[0].node;
+        watched[i]->_tape = tape->watch.id;
+        watched[i]->_node = tape->nodes[i]->inputs[0].node;
     }
-    cf_depend(&context->tapes, &tape->dependent, end_with_context);
+    cf_depend(&context->tapes, &tape->watch.dependent, end_with_context);
     *out = tape;
     return CFX_OK;
 }
@@ -276,7 +258,7 @@ CFX_API void cfx_tape_end(cfx_tape **tape) {
 
 void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape,
               cfx_tensor *out) {
-    const cf_input *in = &cf_node_inputs(node)[k];
+    const cf_input *in = &node->inputs[k];
     memset(out, 0, sizeof *out);
     if (in->node < 0 || in->node >= tape->leaves || tape->given[in->node] != NONE || tape->accumulate) return;
     const cfx_tensor *place = &tape->places[in->node];
@@ -286,30 +268,22 @@ void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim,
     tape->given[in->node] = LENT;
 }
 
+/* Gives g, which is summed or converted, its place. */
+static void replace(cfx_tensor *g, const cfx_tensor *by) {
+    cfx_release(g);
+    *g = *by;
+}
+
 /* Sums g over the dimensions that broadcasting added or stretched, and converts: to the form of `in`. */
 static cfx_status fit(const cf_input *in, cfx_tensor *g) {
-    int32_t dims[CFX_MAX_DIMS], n = 0;
-    const int lead = g->_ndim - in->ndim;
-    for (int d = 0; d < g->_ndim; d++)
-        if (d < lead || (in->shape[d - lead] == 1 && g->_shape[d] != 1)) dims[n++] = d;
-    if (n) {
-        cfx_tensor sum = {0};
-        CF_TRY(cfx_reduce(CF_OP_sum, g, n, dims, 1, 0, &sum));
-        cfx_release(g);
-        *g = sum;
-    }
-    if (lead > 0) {
-        cfx_tensor view;
-        cf_alias(g, &view);
-        for (int d = 0; d < lead; d++) cf_drop_dim(&view, 0);
-        cfx_release(g);
-        *g = view;
+    cfx_tensor sum = {0}, converted = {0};
+    if (!cf_has_shape(g, in->ndim, in->shape)) {
+        CF_TRY(cf_sum_to(g, in->ndim, in->shape, &sum));
+        replace(g, &sum);
     }
     if (g->_dtype != in->dtype || cf_device(g) != in->device) {
-        cfx_tensor converted = {0};
-        CF_TRY(cfx_to(g, in->device, in->dtype, &converted));
-        cfx_release(g);
-        *g = converted;
+        CF_TRY(cf_copy_to(g, in->device, in->dtype, &converted));
+        replace(g, &converted);
     }
     return CFX_OK;
 }
@@ -330,20 +304,20 @@ static cfx_status add_to_node(cf_node *node, cfx_tensor *g) {
     const bool own = node->grad._buffer->refs == 1 && cfx_is_contiguous(&node->grad);
     if (own) return cf_add_into(&node->grad, g);
     cfx_tensor sum = {0};
-    CF_TRY(cfx_binary(CF_OP_add, &node->grad, g, &sum));
+    CF_TRY(cf_add(&node->grad, g, &sum));
     cfx_release(&node->grad);
     node->grad = sum;
     return CFX_OK;
 }
 
 cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
-    cf_input *in = &cf_node_inputs(node)[k];
+    cf_input *in = &node->inputs[k];
     cfx_status status = CFX_OK;
     if (cf_needs(node, k)) {
         status = fit(in, grad);
         if (status == CFX_OK) {
             if (in->node < tape->leaves && tape->places[in->node]._buffer) status = add_to_place(tape, in->node, grad);
-            else status = add_to_node(&tape->nodes[in->node], grad);
+            else status = add_to_node(tape->nodes[in->node], grad);
         }
         in->given = status == CFX_OK;
         if (in->given && in->node < tape->leaves) tape->given[in->node] = GIVEN;
@@ -352,16 +326,22 @@ cfx_status cf_give(cfx_tape *tape, cf_node *node, int k, cfx_tensor *grad) {
     return status;
 }
 
+cfx_status cf_give_alike(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    cfx_tensor g;
+    cf_alias(dy, &g);
+    return cf_give(tape, node, 0, &g);
+}
+
 /* Counts, from the loss back, how many contributions each leaf will get. */
 static void count(cfx_tape *tape, int32_t from) {
-    tape->nodes[from].reached = 1;
+    tape->nodes[from]->reached = 1;
     for (int32_t n = from; n >= tape->leaves; n--) {
-        cf_node *node = &tape->nodes[n];
+        cf_node *node = tape->nodes[n];
         if (!node->reached) continue;
         for (int32_t k = 0; k < node->nin; k++) {
-            const int32_t m = cf_node_inputs(node)[k].node;
+            const int32_t m = node->inputs[k].node;
             if (m < 0) continue;
-            tape->nodes[m].reached = 1;
+            tape->nodes[m]->reached = 1;
             if (m < tape->leaves) tape->pending[m]++;
         }
     }
@@ -370,7 +350,7 @@ static void count(cfx_tape *tape, int32_t from) {
 /* Takes handles on the caller's places, which must have the leaves' forms. */
 static cfx_status take_places(cfx_tape *tape) {
     for (int32_t i = 0; i < tape->leaves; i++) {
-        const cf_input *form = &tape->nodes[i].inputs[0];
+        const cf_input *form = tape->nodes[i]->inputs;
         cfx_tensor *grad = tape->grads[i];
         if (grad->_buffer) {
             cf_alias(grad, &tape->places[i]);
@@ -405,7 +385,7 @@ static cfx_status zero_unreached(cfx_tape *tape) {
  * was counted needs nothing more. */
 static cfx_status settle_leaves(cfx_tape *tape, cf_node *node) {
     for (int32_t k = 0; k < node->nin; k++) {
-        cf_input *in = &cf_node_inputs(node)[k];
+        cf_input *in = &node->inputs[k];
         const int32_t leaf = in->node;
         if (leaf < 0 || leaf >= tape->leaves) continue;
         const bool complete = tape->pending[leaf] == 1 && tape->places[leaf]._buffer;
@@ -419,8 +399,8 @@ static cfx_status settle_leaves(cfx_tape *tape, cf_node *node) {
 
 /* The gradient of a leaf that had no place. */
 static cfx_status hand_out(cfx_tape *tape, int32_t i) {
-    cfx_tensor *grad = &tape->nodes[i].grad, *out = tape->grads[i];
-    const cf_input *form = &tape->nodes[i].inputs[0];
+    cfx_tensor *grad = &tape->nodes[i]->grad, *out = tape->grads[i];
+    const cf_input *form = tape->nodes[i]->inputs;
     const int32_t first = tied_to(tape, i);
     if (first != i) {
         if (!out->_buffer) return cfx_retain(tape->grads[first], out);
@@ -431,7 +411,7 @@ static cfx_status hand_out(cfx_tape *tape, int32_t i) {
     if (tape->places[i]._buffer) return CFX_OK;
     if (!grad->_buffer) return cfx_full(form->device, form->dtype, form->ndim, form->shape, 0, out);
     /* Several leaves may have been given one tensor; each gets its own, which may be changed in place. */
-    CF_TRY(grad->_buffer->refs > 1 ? cfx_clone(grad, out) : cfx_contiguous(grad, out));
+    CF_TRY(grad->_buffer->refs > 1 ? cf_clone(grad, out) : cf_packed(grad, out));
     cfx_release(grad);
     return CFX_OK;
 }
@@ -439,7 +419,7 @@ static cfx_status hand_out(cfx_tape *tape, int32_t i) {
 /* The places that the node at hand was lent and did not write. */
 static void take_back(cfx_tape *tape, cf_node *node) {
     for (int32_t k = 0; k < node->nin; k++) {
-        const int32_t leaf = cf_node_inputs(node)[k].node;
+        const int32_t leaf = node->inputs[k].node;
         if (leaf >= 0 && leaf < tape->leaves && tape->given[leaf] == LENT) tape->given[leaf] = NONE;
     }
 }
@@ -447,7 +427,7 @@ static void take_back(cfx_tape *tape, cf_node *node) {
 static cfx_status walk_on(cfx_tape *tape) {
     CF_TRY(zero_unreached(tape));
     for (; tape->at >= tape->leaves; tape->at--) {
-        cf_node *node = &tape->nodes[tape->at];
+        cf_node *node = tape->nodes[tape->at];
         if (node->reached && node->grad._buffer) {
             if (!tape->custom) {
                 const cfx_status status = node->backward(tape, node, &node->grad);
@@ -475,23 +455,14 @@ static cfx_status walk(cfx_tape *tape) {
     return status;
 }
 
-/* A loss that is a parameter itself. */
-static cfx_status pass_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
-    cfx_tensor g;
-    cf_alias(dy, &g);
-    return cf_give(tape, node, 0, &g);
-}
-
-/* The node that the walk begins at. */
+/* The node that the walk begins at: a loss that is a parameter itself has one that hands dy on. */
 static cfx_status find_start(cfx_tape *tape, const cfx_tensor *loss) {
     cf_node *node = NULL;
     tape->at = loss->_node;
     if (loss->_node >= tape->leaves) return CFX_OK;
-    CF_TRY(node_new(tape, &node));
-    node->backward = pass_backward;
-    node->op = CF_OP_copy;
-    node->nin = 1;
-    node->inputs[0] = tape->nodes[loss->_node].inputs[0];
+    CF_TRY(node_new(tape, 1, 0, 0, &node));
+    node->backward = cf_give_alike;
+    node->inputs[0] = tape->nodes[loss->_node]->inputs[0];
     node->inputs[0].node = loss->_node;
     tape->at = tape->n++;
     return CFX_OK;
@@ -511,7 +482,7 @@ static cfx_status begin_walk(cfx_tape *tape, const cfx_tensor *loss) {
     count(tape, tape->at);
     for (int32_t i = 0; i < tape->leaves; i++)
         if (tape->places[i]._buffer) CF_TRY(cf_buckets_open(&tape->places[i], tape->pending[i] > 0));
-    return cfx_full(cf_device(loss), loss->_dtype, loss->_ndim, loss->_shape, 1, &tape->nodes[tape->at].grad);
+    return cfx_full(cf_device(loss), loss->_dtype, loss->_ndim, loss->_shape, 1, &tape->nodes[tape->at]->grad);
 }
 
 CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx_tensor *const *grads,
@@ -523,7 +494,7 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
         return cf_fail(CFX_EARG, "withgradient: argument 'f': expected its first result to be one number, got %s",
                        cf_describe(loss, text));
     }
-    if (loss->_tape != tape->id)
+    if (loss->_tape != tape->watch.id)
         return cf_fail(CFX_EARG,
                        "withgradient: argument 'f': its first result does not depend on the model's parameters");
     if (tape->walking && tape->stopped) return walk(tape);
@@ -534,13 +505,13 @@ CFX_API cfx_status cfx_tape_backward(cfx_tape *tape, const cfx_tensor *loss, cfx
     const cfx_status status = begin_walk(tape, loss);
     if (status != CFX_OK) { /* nothing has changed */
         tape->n = recorded;
-        for (int32_t i = 0; i < tape->n; i++) tape->nodes[i].reached = 0;
+        for (int32_t i = 0; i < tape->n; i++) tape->nodes[i]->reached = 0;
         places_drop(tape);
         return status;
     }
     tape->walking = 1;
     for (int32_t i = loss->_node < tape->leaves ? tape->leaves : loss->_node + 1; i < recorded; i++)
-        node_drop(&tape->nodes[i]);
+        node_drop(tape->nodes[i]);
     return walk(tape);
 }
 
@@ -563,38 +534,39 @@ static cfx_status custom_backward(cfx_tape *tape, cf_node *node, const cfx_tenso
 CFX_API cfx_status cfx_tape_record(int32_t id, int32_t n, const cfx_tensor *const *inputs, int32_t nkept,
                                    const cfx_tensor *const *kept, cfx_tensor *out) {
     cf_node *node = NULL;
-    cfx_tensor before = {0}; /* a failure releases `out`, which is the caller's */
-    void *saved;
+    void *memory;
     CF_TRY(cf_check_tensor("op", "result", out));
     if (n < 0 || nkept < 0) return cf_fail(CFX_EARG, "op: %d inputs, %d kept tensors", n, nkept);
     for (int32_t k = 0; k < n; k++) CF_TRY(cf_check_tensor("op", "inputs", inputs[k]));
     for (int32_t k = 0; k < nkept; k++) CF_TRY(cf_check_tensor("op", "kept", kept[k]));
     if (cf_watched(out)) return cf_fail(CFX_ESTATE, "op: the result is recorded already");
-    CF_TRY(cf_alloc(((size_t)n + (size_t)nkept + 1) * sizeof(cfx_tensor), &saved));
-    before = *out;
-    cf_buffer_retain(before._buffer);
-    const cfx_status status = cf_record(CF_OP_copy, custom_backward, n, inputs, out, &node);
-    if (status != CFX_OK) *out = before;
-    else cfx_release(&before);
-    if (!node) {
-        free(saved);
-        return status;
-    }
-    node->i[0] = id;
-    node->many = saved;
-    for (int32_t k = 0; k < n; k++) cf_save(node, inputs[k]);
-    for (int32_t k = 0; k < nkept; k++) cf_save(node, kept[k]);
-    cf_save(node, out);
+    CF_TRY(cf_alloc(((size_t)n + (size_t)nkept + 1) * sizeof(cfx_tensor *), &memory));
+    const cfx_tensor **saved = memory;
+    int32_t nsaved = 0;
+    for (int32_t k = 0; k < n; k++) saved[nsaved++] = inputs[k];
+    for (int32_t k = 0; k < nkept; k++) saved[nsaved++] = kept[k];
+    saved[nsaved++] = out;
+    const cfx_status status = record(&(cf_recording){.op = "op",
+                                                     .backward = custom_backward,
+                                                     .nin = n,
+                                                     .nsaved = nsaved,
+                                                     .inputs = inputs,
+                                                     .saved = saved,
+                                                     .kept = &id,
+                                                     .kept_bytes = sizeof id},
+                                     out, &node);
+    for (int32_t k = 0; node && k < nsaved; k++) node->saved[k].op = "a custom operation";
+    free(memory);
     return status;
 }
 
-static cf_node *custom_node(cfx_tape *tape) { return tape->walking && tape->custom ? &tape->nodes[tape->at] : NULL; }
+static cf_node *custom_node(cfx_tape *tape) { return tape->walking && tape->custom ? tape->nodes[tape->at] : NULL; }
 
 CFX_API cfx_status cfx_tape_custom(cfx_tape *tape, int32_t *id, cfx_tensor *grad) {
     CF_TRY(check_tape("custom", tape));
     cf_node *node = custom_node(tape);
     if (!node) return cf_fail(CFX_ESTATE, "custom: the tape waits for no custom gradient");
-    *id = (int32_t)node->i[0];
+    *id = *(int32_t *)node->kept;
     return cfx_detach(&node->grad, grad);
 }
 
@@ -604,7 +576,7 @@ CFX_API cfx_status cfx_tape_give(cfx_tape *tape, int32_t i, const cfx_tensor *gr
     CF_TRY(cf_check_tensor("op", "gradient", grad));
     if (!node) return cf_fail(CFX_ESTATE, "give: the tape waits for no custom gradient");
     if (i < 0 || i >= node->nin) return cf_fail(CFX_EARG, "give: input %d of %d", i + 1, node->nin);
-    const cf_input *in = &cf_node_inputs(node)[i];
+    const cf_input *in = &node->inputs[i];
     if (in->given) return cf_fail(CFX_ESTATE, "give: the gradient of input %d was given already", i + 1);
     if (in->node < 0) return CFX_OK;
     if (!cf_has_shape(grad, in->ndim, in->shape)) {

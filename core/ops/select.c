@@ -1,7 +1,8 @@
-/* select.c: rows and elements by ids. */
+/* select.c: rows and elements by ids, and ids as rows. */
 #include <string.h>
 
-#include "tensor/tape.h"
+#include "ops/tape.h"
+#include "tensor/primitive.h"
 
 static cfx_status check_ids(const char *name, const cfx_tensor *x, const cfx_tensor *ids) {
     CF_TRY(cf_check_tensor(name, "x", x));
@@ -12,35 +13,18 @@ static cfx_status check_ids(const char *name, const cfx_tensor *x, const cfx_ten
     return CFX_OK;
 }
 
-/* ---- index ------------------------------------------------------------------------------------------ */
-
-CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
-    int64_t shape[2 * CFX_MAX_DIMS];
-    cfx_tensor packed = {0};
-    cf_node *node = NULL;
-    CF_TRY(check_ids("index", x, ids));
-    CF_TRY(cf_check_dim("index", x->_ndim, &dim));
-    const int ndim = x->_ndim - 1 + ids->_ndim;
-    memcpy(shape, x->_shape, (size_t)dim * sizeof *shape);
-    memcpy(shape + dim, ids->_shape, ids->_ndim * sizeof *shape);
-    memcpy(shape + dim + ids->_ndim, x->_shape + dim + 1, (size_t)(x->_ndim - dim - 1) * sizeof *shape);
-    CF_TRY(cf_check_shape("index", x->_dtype, ndim, shape));
-    CF_TRY(cfx_contiguous(ids, &packed));
-    cfx_status status = cf_new(cf_device(x), x->_dtype, ndim, shape, out);
-    if (status == CFX_OK)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_index,
-                                          .dtype = x->_dtype,
-                                          .nout = 1,
-                                          .nin = 2,
-                                          .t = {out, (cfx_tensor *)x, &packed},
-                                          .i = {dim}});
-    if (status == CFX_OK) status = cf_record(CF_OP_index, cf_gradients[CF_OP_index], 1, &x, out, &node);
-    if (status == CFX_OK && node) {
-        node->i[0] = dim;
-        cf_save(node, &packed);
-    }
-    cfx_release(&packed);
-    return status;
+/* Keeps the dimension and the ids. */
+static cfx_status record(cf_op op, cf_backward backward, int nin, const cfx_tensor *const *inputs,
+                         const cfx_tensor *ids, int32_t dim, cfx_tensor *out) {
+    return cf_record(&(cf_recording){.op = cf_op_table[op].name,
+                                     .backward = backward,
+                                     .nin = nin,
+                                     .nsaved = 1,
+                                     .inputs = inputs,
+                                     .saved = &ids,
+                                     .kept = &dim,
+                                     .kept_bytes = sizeof dim},
+                     out);
 }
 
 /* Adds dy to zeros at the saved ids. */
@@ -55,8 +39,8 @@ static cfx_status give_added(cfx_tape *tape, cf_node *node, cf_op op, const cfx_
                                           .dtype = dy->_dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {&g, &node->saved[0], (cfx_tensor *)dy},
-                                          .i = {node->i[0]}});
+                                          .t = {&g, cf_saved(node, 0), (cfx_tensor *)dy},
+                                          .i = {*(int32_t *)node->kept}});
     if (status != CFX_OK) {
         cfx_release(&g);
         return status;
@@ -64,8 +48,34 @@ static cfx_status give_added(cfx_tape *tape, cf_node *node, cf_op op, const cfx_
     return cf_give(tape, node, 0, &g);
 }
 
-cfx_status cf_grad_index(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+/* ---- index ------------------------------------------------------------------------------------------ */
+
+static cfx_status index_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     return give_added(tape, node, CF_OP_index_add, dy);
+}
+
+CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
+    int64_t shape[2 * CFX_MAX_DIMS];
+    cfx_tensor packed = {0};
+    CF_TRY(check_ids("index", x, ids));
+    CF_TRY(cf_check_dim("index", x->_ndim, &dim));
+    const int ndim = x->_ndim - 1 + ids->_ndim;
+    memcpy(shape, x->_shape, (size_t)dim * sizeof *shape);
+    memcpy(shape + dim, ids->_shape, ids->_ndim * sizeof *shape);
+    memcpy(shape + dim + ids->_ndim, x->_shape + dim + 1, (size_t)(x->_ndim - dim - 1) * sizeof *shape);
+    CF_TRY(cf_check_shape("index", x->_dtype, ndim, shape));
+    CF_TRY(cf_packed(ids, &packed));
+    cfx_status status = cf_new(cf_device(x), x->_dtype, ndim, shape, out);
+    if (status == CFX_OK)
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_index,
+                                          .dtype = x->_dtype,
+                                          .nout = 1,
+                                          .nin = 2,
+                                          .t = {out, (cfx_tensor *)x, &packed},
+                                          .i = {dim}});
+    if (status == CFX_OK) status = record(CF_OP_index, index_backward, 1, &x, &packed, dim, out);
+    cfx_release(&packed);
+    return status;
 }
 
 /* ---- gather and scatter ----------------------------------------------------------------------------- */
@@ -82,11 +92,14 @@ static cfx_status check_gather(const char *name, const cfx_tensor *x, int32_t *d
                    name, cf_describe(x, want), *dim + 1, cf_describe(ids, have));
 }
 
+static cfx_status gather_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+    return give_added(tape, node, CF_OP_scatter_add, dy);
+}
+
 CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out) {
     cfx_tensor packed = {0};
-    cf_node *node = NULL;
     CF_TRY(check_gather("gather", x, &dim, ids));
-    CF_TRY(cfx_contiguous(ids, &packed));
+    CF_TRY(cf_packed(ids, &packed));
     cfx_status status = cf_new(cf_device(x), x->_dtype, ids->_ndim, ids->_shape, out);
     if (status == CFX_OK)
         status = cf_issue_run(&(cf_issue){.op = CF_OP_gather,
@@ -95,17 +108,9 @@ CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor
                                           .nin = 2,
                                           .t = {out, (cfx_tensor *)x, &packed},
                                           .i = {dim}});
-    if (status == CFX_OK) status = cf_record(CF_OP_gather, cf_gradients[CF_OP_gather], 1, &x, out, &node);
-    if (status == CFX_OK && node) {
-        node->i[0] = dim;
-        cf_save(node, &packed);
-    }
+    if (status == CFX_OK) status = record(CF_OP_gather, gather_backward, 1, &x, &packed, dim, out);
     cfx_release(&packed);
     return status;
-}
-
-cfx_status cf_grad_gather(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
-    return give_added(tape, node, CF_OP_scatter_add, dy);
 }
 
 /* dx = dy, dsrc = dy at ids. */
@@ -116,24 +121,22 @@ static cfx_status scatter_backward(cfx_tape *tape, cf_node *node, const cfx_tens
         CF_TRY(cf_give(tape, node, 0, &g));
     }
     if (!cf_needs(node, 1)) return CFX_OK;
-    CF_TRY(cfx_gather(dy, (int32_t)node->i[0], &node->saved[0], &g));
+    CF_TRY(cfx_gather(dy, *(int32_t *)node->kept, cf_saved(node, 0), &g));
     return cf_give(tape, node, 1, &g);
 }
 
 CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, const cfx_tensor *src,
                                    cfx_tensor *out) {
     char have[256], want[192];
-    cfx_tensor packed = {0}, plain;
-    cf_node *node = NULL;
+    cfx_tensor packed = {0};
     CF_TRY(check_gather("scatteradd", x, &dim, ids));
     CF_TRY(cf_check_tensor("scatteradd", "src", src));
     CF_TRY(cf_check_same_device("scatteradd", "src", x, src));
     if (!cf_same_shape(ids, src) || src->_dtype != x->_dtype)
         return cf_fail(CFX_EARG, "scatteradd: argument 'src': expected shape %s (%s), got %s",
                        cf_shape_text(ids->_ndim, ids->_shape, want), cfx_dtype_name(x->_dtype), cf_describe(src, have));
-    CF_TRY(cfx_contiguous(ids, &packed));
-    cf_alias(x, &plain);
-    cfx_status status = cfx_clone(&plain, out);
+    CF_TRY(cf_packed(ids, &packed));
+    cfx_status status = cf_clone(x, out);
     if (status == CFX_OK) {
         status = cf_issue_run(&(cf_issue){.op = CF_OP_scatter_add,
                                           .dtype = x->_dtype,
@@ -144,12 +147,24 @@ CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_t
         if (status != CFX_OK) cfx_release(out);
     }
     if (status == CFX_OK)
-        status = cf_record(CF_OP_scatter_add, scatter_backward, 2, (const cfx_tensor *[]){x, src}, out, &node);
-    if (status == CFX_OK && node) {
-        node->i[0] = dim;
-        cf_save(node, &packed);
-    }
-    cfx_release(&plain);
+        status = record(CF_OP_scatter_add, scatter_backward, 2, (const cfx_tensor *[]){x, src}, &packed, dim, out);
     cfx_release(&packed);
     return status;
+}
+
+/* ---- one-hot rows ----------------------------------------------------------------------------------- */
+
+CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out) {
+    int64_t shape[CFX_MAX_DIMS];
+    CF_TRY(cf_check_tensor("onehot", "ids", ids));
+    if (cf_is_float(ids->_dtype) || ids->_dtype == CFX_BOOL)
+        return cf_fail(CFX_EARG, "onehot: argument 'ids': expected integers, got %s", cfx_dtype_name(ids->_dtype));
+    if (n < 0) return cf_fail(CFX_EARG, "onehot: argument 'n': expected 0 or more, got %lld", (long long)n);
+    if (ids->_ndim == CFX_MAX_DIMS) return cf_fail(CFX_EARG, "onehot: too many dimensions");
+    memcpy(shape, ids->_shape, ids->_ndim * sizeof *shape);
+    shape[ids->_ndim] = n;
+    CF_TRY(cf_check_shape("onehot", CFX_FLOAT32, ids->_ndim + 1, shape));
+    CF_TRY(cf_new(cf_device(ids), CFX_FLOAT32, ids->_ndim + 1, shape, out));
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_onehot, .dtype = CFX_FLOAT32, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)ids}});
 }

@@ -1,7 +1,8 @@
-/* product.c: matrix products and dense layers. */
+/* matmul.c: matrix products and dense layers. */
 #include <string.h>
 
-#include "tensor/tape.h"
+#include "ops/tape.h"
+#include "tensor/primitive.h"
 
 /* ---- matmul ----------------------------------------------------------------------------------------- */
 
@@ -99,19 +100,6 @@ static cfx_status matmul_tall(const cfx_tensor *a, const cfx_tensor *b, cfx_tens
     return status;
 }
 
-CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
-    cf_node *node = NULL;
-    CF_TRY(check_matmul(a, b));
-    if (a->_ndim == 1 || b->_ndim == 1) return matmul_vector(a, b, out);
-    if (a->_ndim > 2 && b->_ndim == 2 && a->_shape[a->_ndim - 1] > 0 && cf_numel(a) > 0) return matmul_tall(a, b, out);
-    CF_TRY(run_matmul(a, b, out));
-    CF_TRY(cf_record(CF_OP_matmul, cf_gradients[CF_OP_matmul], 2, (const cfx_tensor *[]){a, b}, out, &node));
-    if (!node) return CFX_OK;
-    cf_save(node, a);
-    cf_save(node, b);
-    return CFX_OK;
-}
-
 /* g_k = x y into the gradient of input k. */
 static cfx_status give_product(cfx_tape *tape, cf_node *node, int k, const cfx_tensor *x, const cfx_tensor *y) {
     cfx_tensor g = {0};
@@ -122,15 +110,27 @@ static cfx_status give_product(cfx_tape *tape, cf_node *node, int k, const cfx_t
     return cf_give(tape, node, k, &g);
 }
 
-cfx_status cf_grad_matmul(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
+static cfx_status matmul_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     cfx_tensor t;
     if (cf_needs(node, 0)) {
-        exchanged(&node->saved[1], &t);
+        exchanged(cf_saved(node, 1), &t);
         CF_TRY(give_product(tape, node, 0, dy, &t));
     }
     if (!cf_needs(node, 1)) return CFX_OK;
-    exchanged(&node->saved[0], &t);
+    exchanged(cf_saved(node, 0), &t);
     return give_product(tape, node, 1, &t, dy);
+}
+
+CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
+    CF_TRY(check_matmul(a, b));
+    if (a->_ndim == 1 || b->_ndim == 1) return matmul_vector(a, b, out);
+    if (a->_ndim > 2 && b->_ndim == 2 && a->_shape[a->_ndim - 1] > 0 && cf_numel(a) > 0) return matmul_tall(a, b, out);
+    CF_TRY(run_matmul(a, b, out));
+    const cfx_tensor *const inputs[] = {a, b};
+    return cf_record(
+        &(cf_recording){
+            .op = "matmul", .backward = matmul_backward, .nin = 2, .nsaved = 2, .inputs = inputs, .saved = inputs},
+        out);
 }
 
 /* ---- dense ------------------------------------------------------------------------------------------ */
@@ -166,7 +166,7 @@ static cfx_status flatten(const cfx_tensor *x, cfx_tensor *out) {
     cfx_release(&plain);
     if (status != CFX_OK || out->_stride[1] == 1 || out->_shape[1] <= 1) return status;
     cfx_tensor packed = {0}; /* the kernels want the elements of a row side by side */
-    status = cfx_contiguous(out, &packed);
+    status = cf_packed(out, &packed);
     cfx_release(out);
     *out = packed;
     return status;
@@ -176,6 +176,7 @@ static cfx_status flatten(const cfx_tensor *x, cfx_tensor *out) {
 static bool fuses(int32_t act) {
     return act == CF_OP_relu || act == CF_OP_tanh || act == CF_OP_sigmoid || act == CF_OP_leakyrelu || act == CF_OP_elu;
 }
+
 static double act_param(int32_t act) { return act == CF_OP_leakyrelu ? 0.01 : 1; }
 
 static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_tensor *bias, int32_t act,
@@ -199,42 +200,12 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
     return status;
 }
 
-CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias, int32_t act,
-                             cfx_tensor *out) {
-    cf_node *node = NULL;
-    cfx_tensor rows = {0};
-    CF_TRY(check_dense(x, weight, bias));
-    if (act >= 0 && (act >= CF_OPS || cf_op_table[act].family != CF_UNARY))
-        return cf_fail(CFX_EARG, "dense: argument 'act': there is no such operation (%d)", act);
-    if (act >= 0 && !fuses(act)) {
-        cfx_tensor pre = {0};
-        const cf_mark mark = cf_mark_of(bias ? 3 : 2, (const cfx_tensor *[]){x, weight, bias});
-        CF_TRY(cfx_dense(x, weight, bias, -1, &pre));
-        const cfx_status status = cfx_unary(act, &pre, act_param(act), 0, out);
-        cfx_release(&pre);
-        if (status != CFX_OK) cf_rewind(mark);
-        return status;
-    }
-    cfx_status status = run_dense(x, weight, bias, act, out, &rows);
-    if (status == CFX_OK)
-        status = cf_record(CF_OP_dense, cf_gradients[CF_OP_dense], bias ? 3 : 2,
-                           (const cfx_tensor *[]){x, weight, bias}, out, &node);
-    if (status == CFX_OK && node) {
-        node->i[0] = act;
-        cf_save(node, &rows);
-        cf_save(node, weight);
-        cf_save(node, out);
-    }
-    cfx_release(&rows);
-    return status;
-}
-
 /* dpre and dbias in one pass; `dpre` receives a handle (dy's own where there is no activation). */
 static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_tensor *dpre) {
-    const int32_t act = (int32_t)node->i[0];
+    const int32_t act = *(int32_t *)node->kept;
     const bool bias = cf_needs(node, 2);
     cfx_tensor y, dbias = {0};
-    cf_alias(&node->saved[2], &y);
+    cf_alias(cf_saved(node, 2), &y);
     cf_set_packed(&y, 2, dy->_shape);
     cfx_status status = CFX_OK;
     if (act >= 0) status = cf_new(cf_device(dy), dy->_dtype, 2, dy->_shape, dpre);
@@ -257,11 +228,11 @@ static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_t
     return status;
 }
 
-cfx_status cf_grad_dense(cfx_tape *tape, cf_node *node, const cfx_tensor *grad) {
+static cfx_status dense_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *grad) {
     cfx_tensor packed = {0}, dy = {0}, dpre = {0}, t;
-    const cfx_tensor *x = &node->saved[0], *w = &node->saved[1];
+    const cfx_tensor *x = cf_saved(node, 0), *w = cf_saved(node, 1);
     int64_t shape[2] = {x->_shape[0], w->_shape[0]};
-    CF_TRY(cfx_contiguous(grad, &packed));
+    CF_TRY(cf_packed(grad, &packed));
     cfx_status status = cfx_reshape(&packed, 2, shape, &dy);
     if (status == CFX_OK) status = dense_pre(tape, node, &dy, &dpre);
     if (status == CFX_OK && cf_needs(node, 1)) {
@@ -278,5 +249,35 @@ cfx_status cf_grad_dense(cfx_tape *tape, cf_node *node, const cfx_tensor *grad) 
     cfx_release(&packed);
     cfx_release(&dy);
     cfx_release(&dpre);
+    return status;
+}
+
+CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias, int32_t act,
+                             cfx_tensor *out) {
+    cfx_tensor rows = {0};
+    CF_TRY(check_dense(x, weight, bias));
+    if (act >= 0 && (act >= CF_OPS || cf_op_table[act].family != CF_UNARY))
+        return cf_fail(CFX_EARG, "dense: argument 'act': there is no such operation (%d)", act);
+    if (act >= 0 && !fuses(act)) {
+        cfx_tensor pre = {0};
+        const cf_mark mark = cf_mark_of(bias ? 3 : 2, (const cfx_tensor *[]){x, weight, bias});
+        CF_TRY(cfx_dense(x, weight, bias, -1, &pre));
+        const cfx_status status = cfx_unary(act, &pre, act_param(act), 0, out);
+        cfx_release(&pre);
+        if (status != CFX_OK) cf_rewind(mark);
+        return status;
+    }
+    cfx_status status = run_dense(x, weight, bias, act, out, &rows);
+    if (status == CFX_OK)
+        status = cf_record(&(cf_recording){.op = "dense",
+                                           .backward = dense_backward,
+                                           .nin = bias ? 3 : 2,
+                                           .nsaved = 3,
+                                           .inputs = (const cfx_tensor *[]){x, weight, bias},
+                                           .saved = (const cfx_tensor *[]){&rows, weight, out},
+                                           .kept = &act,
+                                           .kept_bytes = sizeof act},
+                           out);
+    cfx_release(&rows);
     return status;
 }

@@ -1,13 +1,13 @@
-/* layout.h: many tensors in one buffer per dtype.
+/* places.h: where many tensors lie in one buffer per dtype.
  *
  * A layout is the list of places (path, dtype, shape, offset) that parameters, their gradients and their
  * optimiser states share.  It is immutable and counted.  Places are 256-byte aligned; the gaps between them and
  * the tail are zero, and no kernel writes there, so a norm, an update or a reduction is one call over one buffer.
  */
-#ifndef CF_TENSOR_LAYOUT_H
-#define CF_TENSOR_LAYOUT_H
+#ifndef CF_TENSOR_PLACES_H
+#define CF_TENSOR_PLACES_H
 
-#include "tensor/tensor.h"
+#include "conflux.h"
 
 typedef struct cf_layout_place {
     char *path;
@@ -22,14 +22,5 @@ struct cfx_layout {
     cf_layout_place *places;
     int64_t total[CFX_DTYPES]; /* elements of each dtype's buffer, gaps included */
 };
-
-/* Buckets: stretches of a gradient buffer that are complete before the rest, so that their reduction can start
- * while backward still runs.  open: once a leaf; `expected`: it will get contributions.  count: it has got its
- * last.  close: backward is enqueued, and bucket events hold until the next write. */
-cfx_status cf_buckets_open(const cfx_tensor *place, bool expected);
-void cf_bucket_count(const cfx_tensor *place);
-void cf_buckets_close(const cfx_tensor *place);
-/* Backward did not end: no bucket holds. */
-void cf_buckets_abort(const cfx_tensor *place);
 
 #endif

@@ -1,0 +1,29 @@
+/* issue.h: an operation, as one command on the compute queue of its first output's device. */
+#ifndef CF_TENSOR_ISSUE_H
+#define CF_TENSOR_ISSUE_H
+
+#include "tensor/dispatch.h"
+
+enum { CF_ISSUE_VIEWS = 8 };
+
+/* Inputs may lie on other devices only for `copy`. */
+typedef struct cf_issue {
+    cf_op op;
+    int dtype; /* what it computes in */
+    int nout, nin;
+    cfx_tensor *t[CF_ISSUE_VIEWS]; /* outputs, then inputs */
+    double p[4];
+    int64_t i[6];
+    const void *extra;
+    size_t extra_bytes;
+    cf_use kind; /* of its outputs: CF_MAKE or CF_UPDATE */
+} cf_issue;
+
+/* Fills the call, orders it and notes its uses.  On failure nothing was enqueued, and outputs that were never written
+ * are released. */
+cfx_status cf_issue_run(const cf_issue *issue);
+/* n >= 1 operations of one row that takes a list, on one device, as one command: all of them happen, or none.  touches:
+ * room for the views of all. */
+cfx_status cf_issue_list(const cf_issue *issues, int32_t n, cf_touch *touches);
+
+#endif
