@@ -4,56 +4,199 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A slice of fewer bytes than this costs more to hand out than to do. */
-enum { SLICE_BYTES = 32 << 10, SLICE_UNIT = 1024 };
+/* A slice of fewer bytes than this takes less time than a second worker needs to hear of it, and all to hear of its end.
+ * So small parts are one slice; those of a list go to one device until they are as many bytes, and then to the next. */
+enum { SLICE_BYTES = 96 << 10 };
 
-static int32_t slices_of(const cf_group *group, const cf_part *part) {
-    const int64_t worth = part->n * cf_dtype_size(part->dtype) / SLICE_BYTES;
-    return worth < 1 ? 1 : worth < group->size ? (int32_t)worth : group->size;
+/* A worker takes its slice by pieces of so many bytes for each of its threads; elements: a multiple of UNIT. */
+enum { PIECE_BYTES = 64 << 10, UNIT = 1024 };
+
+/* ---- pieces ----------------------------------------------------------------------------------------- */
+
+/* The pieces [from, to) of a slice that no worker has taken: to << 32 | from; in a cache line of its own. */
+typedef struct rest {
+    _Atomic uint64_t pieces;
+    char apart[56];
+} rest;
+
+/* What the slices of a part have in common.  A worker that is through with its own slice, whose pieces it takes from the
+ * front, goes on with the last pieces of the others': so all are through at once, though one has been kept from its core.
+ * It is the group's, and serves another part once the last slice has ended. */
+struct cf_share {
+    struct cf_share *next; /* of a ring */
+    _Atomic int32_t users; /* slices that have not ended */
+    rest rests[];          /* [slices] */
+};
+
+static cfx_status share_new(cf_group *group, struct cf_share **out) {
+    struct cf_share *last = group->share; /* the one that was taken last */
+    void *memory;
+    if (last && atomic_load_explicit(&last->next->users, memory_order_acquire) == 0) {
+        *out = group->share = last->next;
+        return CFX_OK;
+    }
+    CF_TRY(cf_alloc_zero(1, sizeof(struct cf_share) + (size_t)group->size * sizeof(rest), &memory));
+    struct cf_share *made = memory;
+    made->next = last ? last->next : made;
+    if (last) last->next = made;
+    *out = group->share = made;
+    return CFX_OK;
 }
+
+static void end_shares(cf_group *group) {
+    for (struct cf_share *first = group->share, *share = first, *next; share; share = next == first ? NULL : next) {
+        next = share->next;
+        free(share);
+    }
+}
+
+/* One piece from the front or the end; false: none is left. */
+static bool take_piece(rest *of, bool front, int64_t *out) {
+    uint64_t pieces = atomic_load_explicit(&of->pieces, memory_order_relaxed), left;
+    do {
+        const uint64_t from = pieces & UINT32_MAX, to = pieces >> 32;
+        if (from >= to) return false;
+        *out = (int64_t)(front ? from : to - 1);
+        left = front ? pieces + 1 : pieces - (UINT64_C(1) << 32);
+    } while (
+        !atomic_compare_exchange_weak_explicit(&of->pieces, &pieces, left, memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* ---- a slice ---------------------------------------------------------------------------------------- */
+
+typedef struct slice {
+    struct cf_share *share; /* NULL: there is one slice, or its device only launches: the call is all of it */
+    int32_t number, slices;
+    int64_t n, piece; /* elements of the part, and of a piece; the call's views begin where the part does */
+    cf_call call;
+} slice;
+
+static cfx_status run_piece(cf_worker *worker, slice *s, int64_t number) {
+    cf_call *call = &s->call;
+    const int64_t from = number * s->piece, left = s->n - from, offset = from * cf_dtype_size(call->dtype);
+    for (int k = 0; k < call->nout; k++) {
+        call->v[k].data = (char *)call->v[k].data + offset;
+        call->v[k].shape[0] = left < s->piece ? left : s->piece;
+    }
+    const cfx_status status = worker->backend->kernels[CF_OP_combine](worker, call);
+    for (int k = 0; k < call->nout; k++) call->v[k].data = (char *)call->v[k].data - offset;
+    return status;
+}
+
+static cfx_status run_slice(cf_worker *worker, void *payload, bool poisoned) {
+    slice *s = payload;
+    cfx_status status = CFX_OK;
+    if (!s->share) return worker->backend->kernels[CF_OP_combine](worker, &s->call);
+    for (int32_t k = 0; k < s->slices && !poisoned; k++) {
+        rest *of = &s->share->rests[(s->number + k) % s->slices];
+        for (int64_t piece; status == CFX_OK && take_piece(of, k == 0, &piece);) status = run_piece(worker, s, piece);
+    }
+    atomic_fetch_sub_explicit(&s->share->users, 1, memory_order_release);
+    return status;
+}
+
+/* ---- parts ------------------------------------------------------------------------------------------ */
+
+/* How a part is cut: into slices, for the devices from `first` on, or all; into pieces, or not. */
+typedef struct cut {
+    int32_t first, slices;
+    int64_t piece, pieces;
+} cut;
+
+static cut cut_for(const cf_group *group, const cf_part *part, int64_t *bytes_before) {
+    const int64_t size = cf_dtype_size(part->dtype), bytes = part->n * size, worth = bytes / SLICE_BYTES;
+    cut c = {.first = (int32_t)(*bytes_before / SLICE_BYTES % group->size), .slices = worth < 1 ? 1 : (int32_t)worth};
+    *bytes_before += bytes;
+    if (worth >= group->size) c = (cut){.slices = group->size};
+    int64_t threads = 1;
+    for (int32_t r = 0; r < group->size; r++) {
+        const int32_t own = cfx_device_threads(group->devices[r]);
+        if (own > threads) threads = own;
+    }
+    c.piece = (PIECE_BYTES * threads / size + UNIT - 1) / UNIT * UNIT;
+    if (c.slices == 1 || group->devices[0]->backend->streams) c.piece = UNIT;
+    c.pieces = (part->n + c.piece - 1) / c.piece;
+    return c;
+}
+
+/* The first piece of slice s. */
+static int64_t piece_at(const cut *c, int32_t s) { return c->pieces * s / c->slices; }
 
 static size_t extra_bytes(const cf_group *group, const cf_collective *how) {
     return how->weights ? (size_t)group->size * sizeof *how->weights : 0;
 }
 
-static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how, const cf_part *part, int32_t s,
-                                int32_t slices, cf_event *done) {
-    const int32_t replicas = group->size;
-    cf_queue *queue = cf_queue_at(group->devices[s], CF_COMM);
-    cf_waits waits = {.own = &queue->timeline, .n = 0};
+static size_t payload_bytes(const cf_group *group, const cf_collective *how) {
+    return sizeof(slice) - sizeof(cf_call) + cf_call_bytes(group->size, extra_bytes(group, how));
+}
+
+static void fill_call(const cf_group *group, const cf_collective *how, const cf_part *part, int64_t from, int64_t n,
+                      cf_call *call) {
     const size_t extra = extra_bytes(group, how);
-    void *payload;
-    /* in every replica the stretch's own writes, and where it writes, all reads */
-    for (int32_t r = 0; r < replicas; r++)
-        CF_TRY(cf_part_waits(&waits, part, r, cf_combine_reads(how->op, how->root, r),
-                             cf_combine_writes(how->op, how->root, r)));
-    CF_TRY(cf_queue_reserve(queue, cf_run_call, "allreduce", 0, waits.items, waits.n, cf_call_bytes(replicas, extra),
-                            &payload));
-    const int64_t units = (part->n + SLICE_UNIT - 1) / SLICE_UNIT;
-    const int64_t from = units * s / slices * SLICE_UNIT, end = units * (s + 1) / slices * SLICE_UNIT;
-    const int64_t size = cf_dtype_size(part->dtype);
-    cf_call *call = payload;
     *call = (cf_call){.op = CF_OP_combine,
-                      .nout = (uint8_t)replicas,
+                      .nout = (uint8_t)group->size,
                       .dtype = (uint8_t)part->dtype,
                       .extra = (uint32_t)extra,
                       .i = {how->op, how->root}};
     if (extra) memcpy(cf_call_extra(call), how->weights, extra);
-    for (int32_t r = 0; r < replicas; r++) {
-        cf_view *view = &call->v[r];
-        view->data = cf_part_data(part, r) + from * size;
-        view->dtype = part->dtype;
-        view->ndim = 1;
-        view->shape[0] = (end < part->n ? end : part->n) - from;
-        view->stride[0] = 1;
-    }
+    for (int32_t r = 0; r < group->size; r++)
+        call->v[r] = (cf_view){.data = cf_part_data(part, r) + from * cf_dtype_size(part->dtype),
+                               .dtype = part->dtype,
+                               .ndim = 1,
+                               .shape = {n},
+                               .stride = {1}};
+}
+
+static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how, const cf_part *part, const cut *c,
+                                struct cf_share *share, int32_t number, cf_event *done) {
+    cf_queue *queue = cf_queue_at(group->devices[(c->first + number) % group->size], CF_COMM);
+    cf_waits waits = {.own = &queue->timeline, .n = 0};
+    void *payload;
+    /* in every replica the stretch's own writes, and where it writes, all reads */
+    for (int32_t r = 0; r < group->size; r++)
+        CF_TRY(cf_part_waits(&waits, part, r, cf_combine_reads(how->op, how->root, r),
+                             cf_combine_writes(how->op, how->root, r)));
+    CF_TRY(cf_queue_reserve(queue, run_slice, "allreduce", share ? CF_ALWAYS : 0, waits.items, waits.n,
+                            payload_bytes(group, how), &payload));
+    slice *s = payload;
+    s->share = share;
+    s->number = number;
+    s->slices = c->slices;
+    s->piece = c->piece;
+    s->n = part->n;
+    const int64_t from = piece_at(c, number) * c->piece, to = piece_at(c, number + 1) * c->piece;
+    if (share) fill_call(group, how, part, 0, part->n, &s->call);
+    else fill_call(group, how, part, from, (to < part->n ? to : part->n) - from, &s->call);
     *done = cf_queue_commit(queue);
+    return CFX_OK;
+}
+
+/* All is set before the first slice is enqueued, for its worker may be through with it before the second one is. */
+static cfx_status share_for(cf_group *group, const cut *c, struct cf_share **out) {
+    *out = NULL;
+    if (c->slices == 1 || group->devices[0]->backend->streams) return CFX_OK;
+    CF_TRY(share_new(group, out));
+    for (int32_t s = 0; s < c->slices; s++) {
+        const uint64_t from = (uint64_t)piece_at(c, s), to = (uint64_t)piece_at(c, s + 1);
+        atomic_store_explicit(&(*out)->rests[s].pieces, to << 32 | from, memory_order_relaxed);
+    }
+    atomic_store_explicit(&(*out)->users, c->slices, memory_order_relaxed);
+    return CFX_OK;
+}
+
+static cfx_status enqueue_part(cf_group *group, const cf_collective *how, const cf_part *part, int64_t *bytes_before,
+                               cf_event *events) {
+    const cut c = cut_for(group, part, bytes_before);
+    struct cf_share *share;
+    CF_TRY(share_for(group, &c, &share));
+    for (int32_t s = 0; s < c.slices; s++) CF_TRY(enqueue_slice(group, how, part, &c, share, s, &events[s]));
     return CFX_OK;
 }
 
 static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
     const int32_t replicas = group->size;
-    const size_t payload = cf_call_bytes(replicas, extra_bytes(group, how));
+    int64_t bytes = 0;
     void *memory;
     if (nparts == 0) return CFX_OK;
     CF_TRY(cf_alloc_zero((size_t)nparts * (size_t)replicas, sizeof(cf_event), &memory));
@@ -61,12 +204,9 @@ static cfx_status combine(cf_group *group, const cf_collective *how, int32_t npa
     cfx_status status = cf_parts_notable(group, how, nparts, parts, replicas);
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
-        status = cf_parts_room(group, payload, slices_of, k, nparts, parts, &end);
-        for (; k < end && status == CFX_OK; k++) {
-            const int32_t slices = slices_of(group, &parts[k]);
-            for (int32_t s = 0; s < slices && status == CFX_OK; s++)
-                status = enqueue_slice(group, how, &parts[k], s, slices, &events[k * replicas + s]);
-        }
+        status = cf_parts_room(group, payload_bytes(group, how), k, nparts, &end);
+        for (; k < end && status == CFX_OK; k++)
+            status = enqueue_part(group, how, &parts[k], &bytes, &events[k * replicas]);
     }
     cf_parts_done(group);
     /* Orders are noted after all is enqueued, so parts of one buffer do not wait for each other; and also where an
@@ -77,4 +217,4 @@ static cfx_status combine(cf_group *group, const cf_collective *how, int32_t npa
     return status;
 }
 
-const cf_way cf_way_local = {.name = "local", .combine = combine};
+const cf_way cf_way_local = {.name = "local", .combine = combine, .end = end_shares};

@@ -8,8 +8,10 @@
 
 /* ---- groups ----------------------------------------------------------------------------------------- */
 
-static void end_with_context(cf_dependent *group) {
-    cf_depend_no_more(group);
+static void end_with_context(cf_dependent *dependent) {
+    cf_group *group = (cf_group *)dependent;
+    cf_depend_no_more(dependent);
+    if (group->way->end) group->way->end(group);
     free(group);
 }
 
@@ -85,24 +87,19 @@ void cf_part_note(const cf_collective *how, const cf_part *part, int32_t r, int3
 
 /* ---- room ------------------------------------------------------------------------------------------- */
 
-cfx_status cf_parts_room(const cf_group *group, size_t payload,
-                         int32_t (*commands)(const cf_group *group, const cf_part *part), int32_t first, int32_t nparts,
-                         const cf_part *parts, int32_t *last) {
+cfx_status cf_parts_room(const cf_group *group, size_t payload, int32_t first, int32_t nparts, int32_t *last) {
     cfx_context *context = cf_context_of(group->devices[0]);
-    const int32_t n = group->size;
     const size_t bytes = cf_queue_bytes(context->nopen * CF_QUEUES, payload);
-    size_t need[CF_MAX_DEVICES] = {0}, most = 0;
-    int32_t same[CF_MAX_DEVICES] = {0}; /* the first member on this one's device */
-    for (int32_t r = 0; r < n; r++)
-        while (group->devices[same[r]] != group->devices[r]) same[r]++;
-    for (*last = first; *last < nparts && most + (size_t)n * bytes <= CF_RING_BYTES / 2; ++*last) {
-        for (int32_t r = 0; r < commands(group, &parts[*last]); r++) {
-            need[same[r]] += bytes;
-            if (need[same[r]] > most) most = need[same[r]];
-        }
+    size_t members[CF_MAX_DEVICES], most = 1; /* by their device */
+    for (int32_t r = 0; r < group->size; r++) {
+        members[r] = 0;
+        for (int32_t s = 0; s < group->size; s++) members[r] += group->devices[s] == group->devices[r];
+        if (members[r] > most) most = members[r];
     }
-    for (int32_t r = 0; r < n; r++)
-        if (need[r]) CF_TRY(cf_queue_room(cf_queue_at(group->devices[r], CF_COMM), need[r]));
+    const size_t fit = CF_RING_BYTES / 2 / (most * bytes);
+    *last = fit < (size_t)(nparts - first) ? first + (int32_t)fit : nparts;
+    for (int32_t r = 0; r < group->size; r++)
+        CF_TRY(cf_queue_room(cf_queue_at(group->devices[r], CF_COMM), (size_t)(*last - first) * members[r] * bytes));
     cf_interrupts_hold(&context->hub);
     return CFX_OK;
 }

@@ -40,6 +40,7 @@ typedef struct cf_way {
      * from the reduction of all in.  NULL: by copies. */
     cfx_status (*gather)(cf_group *group, const cfx_tensor *const *in, cfx_tensor *const *out);
     cfx_status (*scatter)(cf_group *group, cf_combine op, const cfx_tensor *const *in, cfx_tensor *const *out);
+    void (*end)(cf_group *group); /* frees what it has put into the group; the workers have stopped.  NULL: nothing */
 } cf_way;
 
 struct cf_group {
@@ -47,8 +48,9 @@ struct cf_group {
     const cf_way *way;
     int32_t rank, size; /* this process's first member; how many there are, which are all this process's */
     const cf_link *link;
-    void *state;       /* the link's */
-    uint64_t sequence; /* of what the link was given last, from 1: the same with every member */
+    void *state;            /* the link's */
+    uint64_t sequence;      /* of what the link was given last, from 1: the same with every member */
+    struct cf_share *share; /* local.c's */
     cfx_device *devices[];
 };
 
@@ -58,13 +60,11 @@ cfx_status cf_group_open(const cf_way *way, int32_t n, cfx_device *const *device
 /* ---- before and after commands are enqueued ---------------------------------------------------------- */
 
 /* Makes sure that the communication queues of the members' devices have room for parts from `first` on, each with a
- * command of `payload` on the first `commands(part)` of them, before the first is enqueued; *last says how far.  All
- * but lists of thousands of tensors fit at once.  cf_parts_done ends the promise.  An interrupt can end the wait for the
- * first room; from then on interrupts wait until the caller of the group resumes them, for replicas of which only some
- * were joined would differ. */
-cfx_status cf_parts_room(const cf_group *group, size_t payload,
-                         int32_t (*commands)(const cf_group *group, const cf_part *part), int32_t first, int32_t nparts,
-                         const cf_part *parts, int32_t *last);
+ * command of `payload` for every member, before the first is enqueued; *last says how far.  All but lists of thousands of
+ * tensors fit at once.  cf_parts_done ends the promise.  An interrupt can end the wait for the first room; from then on
+ * interrupts wait until the caller of the group resumes them, for replicas of which only some were joined would
+ * differ. */
+cfx_status cf_parts_room(const cf_group *group, size_t payload, int32_t first, int32_t nparts, int32_t *last);
 void cf_parts_done(const cf_group *group);
 
 /* Makes room in the replicas' buffers to note that `queues` of them read or write all parts: before the first command

@@ -84,11 +84,6 @@ static cfx_status enqueue_part(work *w, const cf_part *part, cf_event *events) {
     return enqueue_all(w, "allreduce", events);
 }
 
-static int32_t one_each(const cf_group *group, const cf_part *part) {
-    (void)part;
-    return group->size;
-}
-
 static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
     const cf_join like = {.kind = CF_JOIN_REDUCE, .op = how->op, .root = how->root, .scale = how->scale};
     const int32_t n = group->size;
@@ -98,7 +93,7 @@ static cfx_status combine(cf_group *group, const cf_collective *how, int32_t npa
     cfx_status status = cf_parts_notable(group, how, nparts, parts, 1);
     int32_t k = 0, end = 0;
     while (k < nparts && status == CFX_OK) {
-        status = cf_parts_room(group, sizeof(join_command), one_each, k, nparts, parts, &end);
+        status = cf_parts_room(group, sizeof(join_command), k, nparts, &end);
         for (; k < end && status == CFX_OK; k++) status = enqueue_part(w, &parts[k], &w->events[k * n]);
     }
     cf_parts_done(group);

@@ -179,7 +179,6 @@ CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
     cf_dependents_end(&context->tapes);
     cf_dependents_end(&context->loaders);
-    cf_dependents_end(&context->groups);
     atomic_store(&context->hub.ending, 1);
     if (cf_is_forked(&context->hub)) { /* the workers and what they hold are the parent's: only the handles are ended */
         for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
@@ -188,6 +187,7 @@ CFX_API void cfx_context_free(cfx_context *context) {
     cf_fork_forget(&context->hub);
     /* All workers run dry before the first queue goes: a command may wait for any of them. */
     for (int32_t i = 0; i < context->nopen; i++) cf_worker_stop(&context->open[i]->inbox);
+    cf_dependents_end(&context->groups);
     for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
     for (int32_t i = 0; i < context->nopen; i++) cf_device_free(context->open[i]);
     for (cfx_device *device = context->closed, *next; device; device = next) {

@@ -18,10 +18,11 @@ local fail, describe = check.fail, check.describe
 local rawequal, rawget, rawset, tostring, type = rawequal, rawget, rawset, tostring, type
 local getmetatable, setmetatable = debug.getmetatable, debug.setmetatable -- also where one is protected
 local each = core.each
+local pointers_t = ffi.typeof "cfx_tensor *[?]"
 
 local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
 local OP_NAMES = "'+', '*', 'max', 'min', 'avg' or a function of two tensors"
-local BUFFER, EARG = C.CFX_FLAG_BUFFER, C.CFX_EARG
+local BUFFER, EARG, FLOAT16 = C.CFX_FLAG_BUFFER, C.CFX_EARG, C.CFX_FLOAT16
 local MARKS = BUFFER + C.CFX_FLAG_FROZEN
 
 core.synchronized = core.synchronized or 0 -- how often: what was worked out from a replica's tables may be out of date
@@ -188,7 +189,7 @@ local function reducible(fname, op, list, elements)
   local kept, first = {}, elements[1]
   for k = 1, #first.tensors do
     local t = first.tensors[k]
-    if t._dtype >= C.CFX_FLOAT16 then
+    if t._dtype >= FLOAT16 then
       kept[#kept + 1] = k
     elseif first.is_model or bit.band(t._flags, BUFFER) ~= 0 then
       require_equal(fname, list, elements, k)
@@ -204,7 +205,7 @@ end
 -- cfx_tensor *[replicas][n], and how many tensors that is a replica.
 local function leaves_of(elements, kept)
   local n = #kept
-  local array = ffi.new("cfx_tensor *[?]", n * #elements)
+  local array = pointers_t(n * #elements)
   for i = 1, #elements do
     -- by path: a tree's order is that of its paths, and the paths are equal
     for k = 1, n do array[(i - 1) * n + k - 1] = elements[i].tensors[kept[k]] end
@@ -327,6 +328,10 @@ local function combine(op, weights, root, replicas, n, array, kept)
   return C.cfx_allreduce(op, replicas, n, array), kept
 end
 
+local function broadcast(root, replicas, n, array, kept)
+  return C.cfx_broadcast(root - 1, replicas, n, array), kept
+end
+
 local function reduce_elements(fname, op, weights, root, list, elements)
   local kept = reducible(fname, op, list, elements)
   if type(op) == "function" then return reduce_by_function(fname, op, elements, kept, root) end
@@ -337,12 +342,28 @@ local function reduce_elements(fname, op, weights, root, list, elements)
   if st ~= 0 then settle(st, combine, op, weights, root, #elements, n, array, elements) end
 end
 
--- Gradients that are as withgradient made them are not walked: their plans know their schemas.  Where C refuses them
--- they are, for the names in its message.
+-- For C the first n of a list of float tensors, and that one is all that a replica has; nil: it is no such list.
+local function float_leaves(list, n)
+  local array = pointers_t(n)
+  for i = 1, n do
+    local x = rawget(list, i)
+    if not is_tensor(x) or x._dtype < FLOAT16 then return nil end
+    array[i - 1] = x
+  end
+  return array, 1, list
+end
+
+-- For C what needs no walk: float tensors, and gradients that are as withgradient made them, whose plans know their
+-- schemas.  Where C refuses them they are walked, for the names in its message.
+local function known_leaves(list, n)
+  if is_tensor(rawget(list, 1)) then return float_leaves(list, n) end
+  return plans.leaves(list, n)
+end
+
 local function reduce_list(fname, op, root, list, options)
   local replicas = count_of(fname, list, options)
   local array, n, kept, elements
-  if type(op) == "string" then array, n, kept = plans.leaves(list, replicas) end
+  if type(op) == "string" then array, n, kept = known_leaves(list, replicas) end
   if not array then elements = elements_of(fname, list, replicas, true) end
   if fname == "reduce" then root = root_of(fname, list, replicas, root) end
   local weights = weights_of(fname, options, op, replicas)
@@ -437,21 +458,41 @@ local function copy_element(from, to, root, element)
   copy_values(from, to, made, taken)
 end
 
+-- Gradients that are as withgradient made them: there is nothing in them but tensors.  False: they are to be walked.
+local function synchronize_made(replicas, count, root)
+  local array, n, kept = plans.leaves(replicas, count)
+  if not array then return false end
+  root = root_of("synchronize", replicas, count, root or 1)
+  local st = broadcast(root, count, n, array, kept)
+  if st == EARG then return false end
+  if st ~= 0 then settle(st, broadcast, root, count, n, array, kept) end
+  for k = 0, n - 1 do
+    local marks = bit.band(array[(root - 1) * n + k]._flags, MARKS)
+    for i = 0, count - 1 do
+      local y = array[i * n + k]
+      y._flags = bit.bor(bit.band(y._flags, bit.bnot(MARKS)), marks)
+    end
+  end
+  return true
+end
+
 --- Makes all other replicas what the root is: parameters and buffers, their marks, and what is no tensor, such as an
 -- optimiser's step and rate, or `training`.  Replicas keep devices and pointers of their own.
 ---@param replicas conflux.Replicas
 ---@param root? integer|conflux.Device|string  default: the first
 ---@return conflux.Replicas replicas
 local function synchronize(replicas, root)
-  local elements = elements_of("synchronize", replicas, count_of("synchronize", replicas), false)
-  root = root_of("synchronize", replicas, #elements, root or 1)
+  local count = count_of("synchronize", replicas)
+  if synchronize_made(replicas, count, root) then return replicas end
+  local elements = elements_of("synchronize", replicas, count, false)
+  root = root_of("synchronize", replicas, count, root or 1)
   local kept = {}
   for k = 1, #elements[1].tensors do kept[k] = k end
   local array, n = leaves_of(elements, kept)
   if n > 0 then
-    local st = C.cfx_broadcast(root - 1, #elements, n, array)
+    local st = broadcast(root, count, n, array, elements)
     if st == EARG then check_places("synchronize", nil, elements, kept, array, n) end
-    if st ~= 0 then settle(st, C.cfx_broadcast, root - 1, #elements, n, array) end
+    if st ~= 0 then settle(st, broadcast, root, count, n, array, elements) end
   end
   for i = 1, #elements do
     if i ~= root then

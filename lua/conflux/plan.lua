@@ -17,6 +17,7 @@ local band, rawequal, rawget, setmetatable, type = bit.band, rawequal, rawget, s
 local copy = ffi.copy
 local each = core.each
 local collectgarbage = collectgarbage
+local getmetatable = debug.getmetatable -- also where one is protected
 
 local FROZEN = C.CFX_FLAG_FROZEN
 local pointers_t = ffi.typeof "cfx_tensor *[?]"
@@ -148,7 +149,7 @@ local function holds_no_more(plan, room)
   for slot = 1, #counts do
     local count = 0
     for _ in each, room[slot] do count = count + 1 end
-    if count ~= counts[slot] then return false end
+    if count ~= counts[slot] or getmetatable(room[slot]) then return false end
   end
   for i = 1, #holes do
     if rawget(room[holes[i][1]], holes[i][2]) ~= false then return false end

@@ -10,7 +10,7 @@ TEST(a_collective_follows_the_participants_writes_and_comes_before_their_next_on
         cfx_tensor x[3] = {0}, *leaves[3], seen[3] = {0};
         shut_gate(&g, device[round % 3], CF_COMPUTE);
         for (int i = 0; i < 3; i++) {
-            x[i] = full(device[i], 30000, i + 1);
+            x[i] = full(device[i], 100000, i + 1);
             leaves[i] = &x[i];
         }
         CHECK_STATUS(cfx_allreduce("sum", 3, 1, leaves), CFX_OK);
@@ -44,6 +44,93 @@ TEST(a_reduction_to_a_root_only_reads_the_others) {
     CHECK_EQ(value_of(&root), 3);
     cfx_release(&root);
     cfx_release(&other);
+    teardown();
+}
+
+TEST(a_small_tensor_is_joined_by_one_device_and_many_by_all) {
+    enum { N = 12 };
+    setup(3);
+    cfx_tensor x[3 * N], *leaves[3 * N];
+    uint64_t before[3];
+    for (int k = 0; k < 3 * N; k++) {
+        x[k] = full(device[k / N], 20000, k / N + 1);
+        leaves[k] = &x[k];
+    }
+    for (int d = 0; d < 3; d++) before[d] = last_of(device[d], CF_COMM).ticket;
+    CHECK_STATUS(cfx_allreduce("sum", 3, 1, (cfx_tensor *[]){&x[0], &x[N], &x[2 * N]}), CFX_OK);
+    CHECK_EQ(last_of(device[0], CF_COMM).ticket, before[0] + 1);
+    for (int d = 1; d < 3; d++) CHECK_EQ(last_of(device[d], CF_COMM).ticket, before[d]);
+    CHECK_STATUS(cfx_allreduce("sum", 3, N, leaves), CFX_OK);
+    int all = -1;
+    for (int d = 0; d < 3; d++) {
+        const int own = (int)(last_of(device[d], CF_COMM).ticket - before[d]);
+        CHECK(own >= 2);
+        all += own;
+    }
+    CHECK_EQ(all, N);
+    for (int k = 0; k < 3 * N; k++) CHECK_EQ(value_of(&x[k]), k % N ? 6 : 18);
+    release(3 * N, x);
+    teardown();
+}
+
+TEST(a_worker_that_is_kept_from_its_slice_leaves_it_to_the_others) {
+    setup(3);
+    gate g = {0};
+    cfx_tensor x[3], *leaves[3];
+    for (int i = 0; i < 3; i++) {
+        x[i] = full(device[i], 200000, i + 1);
+        leaves[i] = &x[i];
+    }
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    shut_gate(&g, device[1], CF_COMM);
+    CHECK_STATUS(cfx_allreduce("sum", 3, 1, leaves), CFX_OK);
+    for (int d = 0; d < 3; d += 2) CHECK_STATUS(cf_event_wait(last_of(device[d], CF_COMM)), CFX_OK);
+    for (int i = 0; i < 3; i++) {
+        const float *data = (const float *)(const void *)cf_data(&x[i]);
+        int wrong = 0;
+        for (int k = 0; k < 200000; k++) wrong += data[k] != 6;
+        CHECK_EQ(wrong, 0);
+        CHECK(!cfx_ready(&x[i]));
+    }
+    open_gate(&g);
+    for (int i = 0; i < 3; i++) CHECK_EQ(value_of(&x[i]), 6);
+    release(3, x);
+    teardown();
+}
+
+/* x[i] = 1 / (1 + (7 i + 3 r) % 1009), whose sums depend on their order. */
+static cfx_tensor fractions(cfx_device *on, int r, int n, float *out) {
+    const int64_t shape = n;
+    cfx_tensor x = {0};
+    for (int i = 0; i < n; i++) out[i] = 1.0f / (float)(1 + (7 * i + 3 * r) % 1009);
+    CHECK_STATUS(cfx_from_host(on, CFX_FLOAT32, 1, &shape, out, &x), CFX_OK);
+    return x;
+}
+
+TEST(each_element_is_added_once_in_the_order_of_the_replicas_however_a_tensor_is_cut) {
+    static const int sizes[] = {1, 24575, 24577, 49153, 123457, 300007};
+    static float in[5][300007], got[300007];
+    setup(5);
+    for (int round = 0; round < 12; round++) {
+        const int n = sizes[round % 6], replicas = round < 6 ? 5 : 2;
+        cfx_tensor x[5], *leaves[5];
+        for (int r = 0; r < replicas; r++) {
+            x[r] = fractions(device[r], r, n, in[r]);
+            leaves[r] = &x[r];
+        }
+        CHECK_STATUS(cfx_allreduce("sum", replicas, 1, leaves), CFX_OK);
+        for (int r = 0; r < replicas; r++) {
+            int wrong = 0;
+            CHECK_STATUS(cfx_read(&x[r], got, (size_t)n * sizeof *got), CFX_OK);
+            for (int i = 0; i < n; i++) {
+                float sum = in[0][i];
+                for (int s = 1; s < replicas; s++) sum += in[s][i];
+                wrong += got[i] != sum;
+            }
+            CHECK_EQ(wrong, 0);
+        }
+        release(replicas, x);
+    }
     teardown();
 }
 

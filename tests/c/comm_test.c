@@ -164,7 +164,7 @@ TEST(strided_leaves_are_reduced_in_place_and_their_neighbours_stay) {
 TEST(a_whole_model_is_one_command_a_device) {
     setup(2);
     model m;
-    make_model(&m, 2, 4, (int64_t[]){1000, 77, 20000, 5});
+    make_model(&m, 2, 4, (int64_t[]){1000, 77, 60000, 5});
     const uint64_t before[2] = {last_of(device[0], CF_COMM).ticket, last_of(device[1], CF_COMM).ticket};
     CHECK_STATUS(cfx_allreduce("sum", 2, 4, m.leaves), CFX_OK);
     for (int d = 0; d < 2; d++) CHECK_EQ(last_of(device[d], CF_COMM).ticket, before[d] + 1);

@@ -61,6 +61,28 @@ describe("a gradient of several replicas", function()
     assert.tensor_equal(g[3][1].a, {3, 3})
   end)
 
+  it("becomes what the root's is when they are synchronized, with all that the script has put into it", function()
+    local models = models_on(3)
+    local changes = {
+      function() end,
+      function(g) g.note = "mine" end,
+      function(g) setmetatable(g[1], {__metatable = "closed"}) end,
+      function(g) cf.nn.buffer(g[1].b) end,
+    }
+    for k = 1, #changes do
+      local g = gradients(models)
+      changes[k](g[2])
+      assert.equal(g, cf.synchronize(g, 2))
+      for i = 1, 3 do
+        assert.tensor_equal(g[i][1].a, {2, 2})
+        assert.tensor_equal(g[i][3].w, {6, 6})
+        assert.equal(k == 2 and "mine" or nil, g[i].note)
+        assert.equal(k == 3 and "closed" or nil, getmetatable(g[i][1]))
+        assert.equal(k == 4 and 2 or 3, #cf.nn.parameters(g[i]))
+      end
+    end
+  end)
+
   it("is reduced as long as it lives, whatever gradients came after it", function()
     local models = models_on(2)
     local first, second = gradients(models), gradients(models, 10)
