@@ -1,6 +1,7 @@
 /* dense_bw.cu: the dense layer's backward up to its products: the gradient before the activation, from that at the
  * output, and the sums of its columns, the bias's gradient, in one pass.
  */
+#include "cuda/formulas.cuh"
 #include "cuda/rows.cuh"
 
 namespace {
@@ -14,14 +15,11 @@ typedef struct job {
 } job;
 
 /* The gradient by the activation's output v. */
-template <class C> __device__ inline C slope_times(int act, C p0, C g, C v) {
-    switch (act) {
-    case CF_OP_relu: return v > 0 ? g : 0;
-    case CF_OP_leakyrelu: return v > 0 ? g : g * p0;
-    case CF_OP_tanh: return g * (1 - v * v);
-    case CF_OP_sigmoid: return g * v * (1 - v);
-    default: return v > 0 ? g : g * (v + p0); /* elu */
-    }
+template <class T> __device__ inline T slope_times(int act, T p0, T g, T v) {
+#define CF_SLOPE(name, ...) \
+    if (act == CF_OP_##name) return __VA_ARGS__;
+#include "device/formulas.def"
+    return g;
 }
 
 /* A block makes a row block of a strip of columns. */

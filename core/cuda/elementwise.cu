@@ -5,7 +5,7 @@
  * moves 16 bytes at a time, and one for the rest, which finds every element by its strides and converts from and to
  * any dtype.  An operand may be the output: a thread reads its elements before it writes them.
  */
-#include "cuda/elementwise.cuh"
+#include "cuda/formulas.cuh"
 
 #include <string.h>
 
@@ -162,71 +162,31 @@ template <class F, class C> __global__ void elementwise_packed(job<C> j) {
 
 /* ---- the rows ------------------------------------------------------------------------------------------------ */
 
-/* The kernels of a formula in one compute type; NULL: there is none. */
-template <class C> struct row {
-    int arity;
-    void (*packed)(job<C>), (*strided)(job<C>);
-};
+/* A formula as a type. */
+#define CF_FORMULA(name, arity, domain, cost, ...)                                               \
+    struct name##_row {                                                                          \
+        static constexpr int ARITY = arity, DOMAIN = CF_OF_##domain, TRUTHS = CF_TRUTHS(DOMAIN); \
+        template <class T> __device__ static inline T of(T u, T v, T w, T p0, T p1) {            \
+            (void)v, (void)w, (void)p0, (void)p1;                                                \
+            return (T)(__VA_ARGS__);                                                             \
+        }                                                                                        \
+    };
+#include "device/formulas.def"
 
-/* After the rows of ops.def: powers that are a number on the right, for which a product is faster, and exact. */
-enum { POW_SQUARE = CF_OPS, POW_CUBE, POW_SAME, POW_INVERSE, POW_SQRT, POW_DA_CUBE, POW_DA_INVERSE, POW_DA_SQRT, ROWS };
-
-#define NONE(name) {0, nullptr, nullptr},
-#define STRIDED(name) {name##_row::ARITY, nullptr, elementwise_strided<name##_row, C>},
-#define BOTH(name) {name##_row::ARITY, elementwise_packed<name##_row, C>, elementwise_strided<name##_row, C>},
-#define ROW_REDUCE(name, domain) NONE(name)
-#define ROW_LOSS(name, domain) NONE(name)
-#define ROW_OTHER(name, domain) NONE(name)
-#define ROW_UNARY(name, domain) ROW_##domain(name)
-#define ROW_BINARY(name, domain) ROW_##domain(name)
-#define ROW_TERNARY(name, domain) ROW_##domain(name)
-#define CF_OP(name, family, domain, gradient) ROW_##family(name, domain)
-
-namespace real {
-#define ROW_ANY BOTH
-#define ROW_FLOAT BOTH
-#define ROW_TRUTH STRIDED /* bool is no float */
-template <class C>
-const row<C> all[ROWS] = {
-#include "device/ops.def"
-    BOTH(square) BOTH(pow_cube) BOTH(pow_same) BOTH(pow_inverse) BOTH(sqrt) BOTH(pow_da_cube) BOTH(pow_da_inverse)
-        BOTH(pow_da_sqrt)};
-#undef ROW_ANY
-#undef ROW_FLOAT
-} // namespace real
-
-namespace whole {
-#define ROW_ANY STRIDED
-#define ROW_FLOAT NONE
-typedef int64_t C;
-const row<C> all[ROWS] = {
-#include "device/ops.def"
-    STRIDED(square) STRIDED(pow_cube) STRIDED(pow_same)};
-} // namespace whole
-#undef CF_OP
-
-template <class C> const row<C> *rows(void) { return real::all<C>; }
-template <> const row<int64_t> *rows<int64_t>(void) { return whole::all; }
-
-int row_of(const cf_call *call) {
-    const int is_float = cf_is_float(call->dtype);
-    const double p = call->p[0];
-    if (call->op == CF_OP_pow && call->nin == 1 && !call->i[0]) {
-        if (p == 2) return POW_SQUARE;
-        if (p == 3) return POW_CUBE;
-        if (p == 1) return POW_SAME;
-        if (p == -1 && is_float) return POW_INVERSE;
-        if (p == 0.5 && is_float) return POW_SQRT;
-    }
-    if (call->op == CF_OP_pow_da && call->nin == 2) {
-        if (p == 2) return CF_OP_square_bw;
-        if (p == 3) return POW_DA_CUBE;
-        if (p == 1) return POW_SAME;
-        if (p == -1) return POW_DA_INVERSE;
-        if (p == 0.5) return POW_DA_SQRT;
-    }
-    return call->op;
+/* The kernels of a formula in one compute type; NULL: there is none.  Bool is no float. */
+template <class C> struct row { void (*packed)(job<C>), (*strided)(job<C>); };
+template <class F, class C> constexpr row<C> row_of() {
+    constexpr bool whole = C(0.5) == 0;
+    row<C> r = {nullptr, nullptr};
+    if constexpr (!whole && F::DOMAIN != CF_OF_TRUTH && F::DOMAIN != CF_OF_LOGIC) r.packed = elementwise_packed<F, C>;
+    if constexpr (!whole || F::DOMAIN != CF_OF_FLOAT) r.strided = elementwise_strided<F, C>;
+    return r;
 }
+template <class C>
+const row<C> rows[CF_FORMULAS] = {
+#define CF_FORMULA(name, ...) row_of<name##_row, C>(),
+#include "device/formulas.def"
+};
 
 /* ---- views, on the host -------------------------------------------------------------------------------------- */
 
@@ -246,7 +206,8 @@ template <> int64_t number_of<int64_t>(double x) {
 /* Kernels count in 32 bits, so what is larger is halved until it fits. */
 enum { MOST = INT32_MAX };
 
-template <class C> void launch_strided(cf_worker *worker, const row<C> *kernels, job<C> j, const int64_t *shape) {
+template <class C>
+void launch_strided(cf_worker *worker, const row<C> *kernels, int arity, job<C> j, const int64_t *shape) {
     int largest = 0;
     j.n = 1;
     for (int d = 0; d < j.ndim; d++) {
@@ -261,22 +222,23 @@ template <class C> void launch_strided(cf_worker *worker, const row<C> *kernels,
     int64_t part[CFX_MAX_DIMS];
     memcpy(part, shape, sizeof part);
     part[largest] /= 2;
-    launch_strided(worker, kernels, j, part);
+    launch_strided(worker, kernels, arity, j, part);
     const int64_t skip = part[largest];
-    for (int k = 0; k < kernels->arity; k++)
+    for (int k = 0; k < arity; k++)
         if (j.x[k].data)
             j.x[k].data = (const char *)j.x[k].data + skip * j.stride[k][largest] * cf_dtype_size(j.x[k].dtype);
     j.y = (char *)j.y + skip * j.stride[MAX_IN][largest] * cf_dtype_size(j.dtype);
     part[largest] = shape[largest] - skip;
-    launch_strided(worker, kernels, j, part);
+    launch_strided(worker, kernels, arity, j, part);
 }
 
 int lies_on_16(const void *data) { return (uintptr_t)data % 16 == 0; }
 
 template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call) {
-    const row<C> *kernels = &rows<C>()[row_of(call)];
+    const int formula = cf_formula_of(call), arity = cf_formula_info_of(cf_formula_of_row(call->op))->arity;
+    const int taken = cf_formula_info_of(formula)->arity; /* less than arity where the number is in the formula */
+    const row<C> *kernels = &rows<C>[formula];
     if (!kernels->strided) return cf_fail(CFX_EFAULT, "needs float operands");
-    const int arity = real::all<float>[call->op].arity; /* kernels->arity is less where the number is in the formula */
     if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
         return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
     const int number_at = call->nin == arity ? arity : arity == 2 && call->i[0] ? 0 : arity - 1;
@@ -285,13 +247,13 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
     const cf_view *y = &views[0];
     const int64_t n = cf_view_numel(y);
     if (!n) return CFX_OK;
-    for (int k = 0, in = 0; k < kernels->arity; k++) {
+    for (int k = 0, in = 0; k < taken; k++) {
         if (k == number_at) continue;
         views[k + 1] = *cf_call_in(call, in++);
         cf_view_expand(&views[k + 1], y);
     }
-    cf_views_order(views, kernels->arity + 1);
-    cf_views_collapse(views, kernels->arity + 1);
+    cf_views_order(views, taken + 1);
+    cf_views_collapse(views, taken + 1);
 
     job<C> j = {};
     j.p0 = number_of<C>(call->p[0]);
@@ -304,7 +266,7 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
     memcpy(j.stride[MAX_IN], y->stride, sizeof y->stride);
     bool packed = kernels->packed && cf_cuda_compute_of(y->dtype) == cf_cuda_compute_of(call->dtype) &&
                   (y->ndim == 0 || (y->ndim == 1 && y->stride[0] == 1));
-    for (int k = 0; k < kernels->arity; k++) {
+    for (int k = 0; k < taken; k++) {
         const cf_view *x = &views[k + 1];
         const int same = same_everywhere(x, y->ndim);
         j.x[k] = {x->data, j.p0, x->dtype, same};
@@ -316,7 +278,7 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
         const int64_t items = piece<C>::ITEMS;
         CF_LAUNCH(kernels->packed, cf_cuda_blocks(worker, (n + items - 1) / items), CF_THREADS, worker, j);
     } else {
-        launch_strided(worker, kernels, j, y->shape);
+        launch_strided(worker, kernels, taken, j, y->shape);
     }
     return cf_cuda_launched("elementwise");
 }

@@ -3,6 +3,7 @@
  * The loss of each element is made in the compute type; of integers in float, as the dispatcher would have it.  A
  * mean or a sum is made in two passes: blocks add chunks of a grid that the size alone fixes, one block adds these.
  */
+#include "cuda/formulas.cuh"
 #include "cuda/items.cuh"
 
 namespace {
@@ -16,12 +17,10 @@ enum {
 /* i[1] of a gradient's call: which input it is for. */
 enum { OF_X = 0, OF_Y = 1 };
 
-typedef enum kind { MSE, MAE, HUBER, BCE } kind;
-
 typedef struct job {
     cf_view out, x, y, dy;
     int64_t n;
-    int kind, of_y, packed; /* packed: all views are, so that element e lies at e */
+    int op, of_y, packed; /* packed: all views are, so that element e lies at e */
     int reduction;
     double p;
 } job;
@@ -39,25 +38,21 @@ template <class M, int N> struct elements : cf_span<M, N> {
     }
 };
 
-template <class C> __device__ inline C loss_of(const job &j, C a, C b) {
-    const C d = a - b, far = fabs(d), delta = (C)j.p;
-    switch (j.kind) {
-    case MSE: return d * d;
-    case MAE: return far;
-    case HUBER: return far < delta ? (C)0.5 * d * d : delta * (far - (C)0.5 * delta);
-    default: return (a < 0 ? 0 : a) - a * b + log1p(exp(-fabs(a)));
-    }
+template <class T> __device__ inline T loss_of(const job &j, T a, T b) {
+    const T d = a - b, delta = (T)j.p;
+#define CF_LOSS(name, cost, value, by_x, by_y) \
+    if (j.op == CF_OP_##name) return value;
+#include "device/formulas.def"
+    return d;
 }
 
-/* By x; by y it has the other sign, but for bce. */
-template <class C> __device__ inline C slope_of(const job &j, C a, C b) {
-    const C d = a - b, delta = (C)j.p;
-    switch (j.kind) {
-    case MSE: return j.of_y ? -2 * d : 2 * d;
-    case MAE: return (j.of_y ? -1 : 1) * (d > 0 ? (C)1 : d < 0 ? (C)-1 : d);
-    case HUBER: return (j.of_y ? -1 : 1) * (d > delta ? delta : d < -delta ? -delta : d);
-    default: return j.of_y ? -a : 1 / (1 + exp(-a)) - b;
-    }
+/* Times g. */
+template <class T> __device__ inline T slope_of(const job &j, T a, T b, T g) {
+    const T d = a - b, delta = (T)j.p;
+#define CF_LOSS(name, cost, value, by_x, by_y) \
+    if (j.op == CF_OP_##name##_bw) return j.of_y ? (by_y) : (by_x);
+#include "device/formulas.def"
+    return d;
 }
 
 /* for (EACH_PIECE(e, x, n, N)): where the pieces of this thread begin, in elements of x. */
@@ -119,12 +114,11 @@ template <class M, int N> __global__ void loss_gradient(const job j) {
     for (EACH_PIECE(e, x, j.n, N)) {
         cf_items<C, N> a = x.items(e);
         const cf_items<C, N> b = y.items(e);
-        for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k]);
         if (j.reduction == CFX_NONE) {
             const cf_items<C, N> by = dy.items(e);
-            for (int k = 0; k < N; k++) a.x[k] *= by.x[k];
+            for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k], by.x[k]);
         } else {
-            for (int k = 0; k < N; k++) a.x[k] *= scale;
+            for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k], scale);
         }
         out.put(e, a);
     }
@@ -132,21 +126,9 @@ template <class M, int N> __global__ void loss_gradient(const job j) {
 
 /* ---- the host's part ---------------------------------------------------------------------------------------- */
 
-static kind kind_of(int op) {
-    switch (op) {
-    case CF_OP_mse:
-    case CF_OP_mse_bw: return MSE;
-    case CF_OP_mae:
-    case CF_OP_mae_bw: return MAE;
-    case CF_OP_huber:
-    case CF_OP_huber_bw: return HUBER;
-    default: return BCE;
-    }
-}
-
 static job job_of(const cf_call *call) {
     job j = {};
-    j.kind = kind_of(call->op);
+    j.op = call->op;
     j.of_y = call->i[1] == OF_Y;
     j.reduction = (int)call->i[0];
     j.p = call->p[0];
@@ -226,10 +208,7 @@ static cfx_status backward(cf_worker *worker, const cf_call *call) {
 extern "C" {
 cfx_status cf_cuda_loss(cf_worker *worker, const cf_call *call) { return forward(worker, call); }
 
-#define BACKWARD_ROW(name) \
+#define CF_LOSS(name, ...) \
     cfx_status cf_cuda_##name##_bw(cf_worker *worker, const cf_call *call) { return backward(worker, call); }
-BACKWARD_ROW(mse)
-BACKWARD_ROW(mae)
-BACKWARD_ROW(huber)
-BACKWARD_ROW(bce)
+#include "device/formulas.def"
 }

@@ -4,10 +4,10 @@
  * step lie in device memory, where an earlier command may still be making them (clipping by norm), so what follows
  * from them is worked out by each block, in double, as the CPU does.
  */
+#include "cuda/formulas.cuh"
 #include "cuda/items.cuh"
 
 extern "C" {
-#include "device/backends.h"
 #include "device/rules.h"
 }
 
@@ -16,7 +16,7 @@ namespace {
 /* Tensors that one launch updates, by one rule and slot; they are of one dtype. */
 typedef struct updates {
     cf_list list;
-    double limit, eps;
+    double clip_value, eps;
     const double *slot;   /* [8] */
     const uint64_t *halt; /* not 0: a gradient may be void */
     struct {
@@ -28,113 +28,56 @@ typedef struct updates {
 } updates;
 static_assert(sizeof(updates) <= 4096, "a launch has 4 KiB of parameters");
 
-/* What the formulas take; a, b, c: of the step. */
-template <class T> struct numbers { T rate, decay, shrink, clip, limit, eps, beta1, beta2, rest1, rest2, a, b, c; };
+/* The numbers of rules.h, in the type that is computed in. */
+template <class T> struct numbers {
+#define MEMBER(name) T name;
+    CF_RULE_NUMBERS(MEMBER)
 
-template <class T> __device__ numbers<T> numbers_of(int rule, const updates &u, double scale, double decay) {
-    const double *slot = u.slot, rate = slot[0] * scale;
-    double a = 0, b = 0, c = 0;
-    if (rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW) {
-        a = rate / slot[3];
-        b = 1 / sqrt(slot[4]);
-    } else if (rule == CF_RULE_NADAM) {
-        a = rate * slot[3];
-        b = rate * slot[4];
-        c = 1 / slot[5];
+    /* One element, by a rule that the compiler knows. */
+    template <int RULE> __device__ __forceinline__ void apply(T grad, T &p, T &m, T &v) const {
+        T g = grad * clip;
+        g = g > limit ? limit : g; /* a NaN stays one */
+        g = g < -limit ? -limit : g;
+#define CF_RULE(name, states, decays, ...) \
+    if (RULE == CF_RULE_##name) {          \
+        if (decays) g += decay * p;        \
+        __VA_ARGS__                        \
     }
+#include "device/rules.def"
+    }
+};
+
+template <class T> __device__ numbers<T> numbers_of(int rule, const updates &u, int k) {
+    const double p[] = {u.of[k].scale, u.of[k].decay, u.clip_value, u.eps};
+    const cf_rule_numbers all = cf_rule_numbers_of(rule, p, u.slot);
     numbers<T> s;
-    s.rate = (T)rate;
-    s.decay = (T)decay;
-    s.shrink = (T)(1 - rate * decay);
-    s.clip = (T)slot[7];
-    s.limit = (T)u.limit;
-    s.eps = (T)u.eps;
-    s.beta1 = (T)slot[1];
-    s.beta2 = (T)slot[2];
-    s.rest1 = (T)(1 - slot[1]);
-    s.rest2 = (T)(1 - slot[2]);
-    s.a = (T)a;
-    s.b = (T)b;
-    s.c = (T)c;
+#define NUMBER(name) s.name = (T)all.name;
+    CF_RULE_NUMBERS(NUMBER)
     return s;
 }
 
-__device__ inline float root(float x) { return sqrtf(x); }
-__device__ inline double root(double x) { return sqrt(x); }
-
-/* One element; rules.h has the formulas.  The rule is a constant where it is called. */
-template <class T> __device__ __forceinline__ void apply(int rule, const numbers<T> &s, T grad, T &p, T &m, T &v) {
-    T g = grad * s.clip;
-    g = g > s.limit ? s.limit : g; /* a NaN stays one */
-    g = g < -s.limit ? -s.limit : g;
-    if (rule != CF_RULE_ADAMW && rule != CF_RULE_LION) g += s.decay * p;
-    switch (rule) {
-    case CF_RULE_DESCENT: p -= s.rate * g; break;
-    case CF_RULE_MOMENTUM:
-        m = s.beta1 * m + g;
-        p -= s.rate * m;
-        break;
-    case CF_RULE_NESTEROV:
-        m = s.beta1 * m + g;
-        p -= s.rate * (g + s.beta1 * m);
-        break;
-    case CF_RULE_RMSPROP:
-        m = s.beta1 * m + s.rest1 * g * g;
-        p -= s.rate * g / (root(m) + s.eps);
-        break;
-    case CF_RULE_ADAM:
-    case CF_RULE_ADAMW:
-        m = s.beta1 * m + s.rest1 * g;
-        v = s.beta2 * v + s.rest2 * g * g;
-        p = (rule == CF_RULE_ADAMW ? p * s.shrink : p) - s.a * m / (root(v) * s.b + s.eps);
-        break;
-    case CF_RULE_ADAGRAD:
-        m += g * g;
-        p -= s.rate * g / (root(m) + s.eps);
-        break;
-    case CF_RULE_ADADELTA: {
-        m = s.beta1 * m + s.rest1 * g * g;
-        const T d = root(v + s.eps) / root(m + s.eps) * g;
-        v = s.beta1 * v + s.rest1 * d * d;
-        p -= s.rate * d;
-        break;
-    }
-    case CF_RULE_NADAM:
-        m = s.beta1 * m + s.rest1 * g;
-        v = s.beta2 * v + s.rest2 * g * g;
-        p -= (s.a * g + s.b * m) / (root(v * s.c) + s.eps);
-        break;
-    case CF_RULE_LION: {
-        const T u = s.beta1 * m + s.rest1 * g;
-        p = p * s.shrink - (u > 0 ? s.rate : u < 0 ? -s.rate : u);
-        m = s.beta2 * m + s.rest2 * g;
-        break;
-    }
-    }
-}
-
-/* As cf_rule_kind_states says it, for the compiler. */
-__host__ __device__ constexpr bool has_m(int rule) { return rule != CF_RULE_DESCENT; }
-__host__ __device__ constexpr bool has_v(int rule) {
-    return rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW || rule == CF_RULE_ADADELTA || rule == CF_RULE_NADAM;
-}
+constexpr int states_of[] = {
+#define CF_RULE(name, states, ...) states,
+#include "device/rules.def"
+};
 
 /* N elements; P: what the parameter and its gradient are stored in, T: the states. */
 template <int RULE, int N, class T, class P>
 __device__ __forceinline__ void update_pack(const numbers<T> &s, int64_t i, P *p, const P *grad, T *m, T *v) {
     cf_pack<P, N> ps = ((const cf_pack<P, N> *)p)[i];
     const cf_pack<P, N> gs = ((const cf_pack<P, N> *)grad)[i];
+    constexpr int states = states_of[RULE];
     cf_pack<T, N> ms, vs;
-    if (has_m(RULE)) ms = ((const cf_pack<T, N> *)m)[i];
-    if (has_v(RULE)) vs = ((const cf_pack<T, N> *)v)[i];
+    if (states > 0) ms = ((const cf_pack<T, N> *)m)[i];
+    if (states > 1) vs = ((const cf_pack<T, N> *)v)[i];
     for (int k = 0; k < N; k++) {
         T one = cf_as<T>(ps.x[k]);
-        apply(RULE, s, cf_as<T>(gs.x[k]), one, ms.x[k], vs.x[k]);
+        s.template apply<RULE>(cf_as<T>(gs.x[k]), one, ms.x[k], vs.x[k]);
         ps.x[k] = cf_store<P>::from(one);
     }
     ((cf_pack<P, N> *)p)[i] = ps;
-    if (has_m(RULE)) ((cf_pack<T, N> *)m)[i] = ms;
-    if (has_v(RULE)) ((cf_pack<T, N> *)v)[i] = vs;
+    if (states > 0) ((cf_pack<T, N> *)m)[i] = ms;
+    if (states > 1) ((cf_pack<T, N> *)v)[i] = vs;
 }
 
 /* One thread of a block reads the halt word, and all go its way.  Blocks agree, too: only kernels of this stream write
@@ -145,7 +88,7 @@ template <int RULE, class T, class P> __global__ void __launch_bounds__(CF_THREA
     if (threadIdx.x == 0) {
         which = cf_list_find(u.list);
         keeps_off = *u.halt > 0;
-        shared = numbers_of<T>(RULE, u, u.of[which].scale, u.of[which].decay);
+        shared = numbers_of<T>(RULE, u, which);
     }
     __syncthreads();
     if (keeps_off) return;
@@ -166,11 +109,8 @@ template <int RULE, class T, class P> __global__ void __launch_bounds__(CF_THREA
 
 template <class T, class P> void launch_rule(cf_worker *worker, int rule, const updates *u) {
     static void (*const kernels[CF_RULES])(updates) = {
-        update_tensors<CF_RULE_DESCENT, T, P>,  update_tensors<CF_RULE_MOMENTUM, T, P>,
-        update_tensors<CF_RULE_NESTEROV, T, P>, update_tensors<CF_RULE_RMSPROP, T, P>,
-        update_tensors<CF_RULE_ADAM, T, P>,     update_tensors<CF_RULE_ADAMW, T, P>,
-        update_tensors<CF_RULE_ADAGRAD, T, P>,  update_tensors<CF_RULE_ADADELTA, T, P>,
-        update_tensors<CF_RULE_NADAM, T, P>,    update_tensors<CF_RULE_LION, T, P>,
+#define CF_RULE(name, ...) update_tensors<CF_RULE_##name, T, P>,
+#include "device/rules.def"
     };
     const auto update = kernels[rule];
     CF_LAUNCH_TEAM(update, u->list.first[u->list.n], CF_THREADS, worker, *u);
@@ -228,7 +168,7 @@ extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
     while (call) {
         const cf_call *const first = call;
         updates u = {};
-        u.limit = first->p[2] > 0 ? first->p[2] : INFINITY;
+        u.clip_value = first->p[2];
         u.eps = first->p[3];
         u.slot = (const double *)cf_call_in(first, 1)->data;
         u.halt = cf_cuda_of(worker)->halt;

@@ -8,6 +8,13 @@
 
 #include "base/view.h"
 
+/* A function of a header that kernels for GPUs call, too. */
+#ifdef __CUDACC__
+#define CF_KERNEL_FUNCTION __device__ static inline
+#else
+#define CF_KERNEL_FUNCTION static inline
+#endif
+
 typedef enum cf_op {
 #define CF_OP(name, family, domain, gradient) CF_OP_##name,
 #include "device/ops.def"

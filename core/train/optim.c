@@ -3,7 +3,7 @@
  * What changes every step (rate, bias corrections, clip scale) lies in a slot on the device, a small float64
  * tensor that one command writes; the update reads it.  Parameters on another device, or with another count of updates,
  * have a slot of their own.  Clipping by the global norm never touches the gradients:
- * its scale is one of the slot's numbers.  device/rules.h says what each rule computes.
+ * its scale is one of the slot's numbers.  device/rules.def says what each rule computes.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -19,10 +19,8 @@
 enum { MAX_STATES = 2 };
 
 static const char *const rules[CF_RULES] = {
-    [CF_RULE_DESCENT] = "descent", [CF_RULE_MOMENTUM] = "momentum", [CF_RULE_NESTEROV] = "nesterov",
-    [CF_RULE_RMSPROP] = "rmsprop", [CF_RULE_ADAM] = "adam",         [CF_RULE_ADAMW] = "adamw",
-    [CF_RULE_ADAGRAD] = "adagrad", [CF_RULE_ADADELTA] = "adadelta", [CF_RULE_NADAM] = "nadam",
-    [CF_RULE_LION] = "lion",
+#define CF_RULE(name, ...) #name,
+#include "device/rules.def"
 };
 
 static int32_t rule_find(const char *name) {
@@ -63,7 +61,7 @@ static void slot_numbers(int32_t kind, const cfx_rule *rule, int64_t step, doubl
     slot[5] = 1 - pow(rule->beta2, t);
     slot[6] = t;
     slot[7] = 1;
-    if (kind == CF_RULE_NADAM) nadam_terms(rule->beta1, step, slot);
+    if (kind == CF_RULE_nadam) nadam_terms(rule->beta1, step, slot);
 }
 
 /* Borrowed: a stretch as one dimension. */

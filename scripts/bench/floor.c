@@ -234,7 +234,7 @@ static int update(side *s) {
     const int64_t n = s->job->n;
     room r = {
         .call = {
-            .op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32, .p = {1, 0, 0, 1e-8}, .i = {CF_RULE_ADAM}}};
+            .op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32, .p = {1, 0, 0, 1e-8}, .i = {CF_RULE_adam}}};
     cf_view *v = (cf_view *)(r.bytes + sizeof(cf_call));
     v[0] = view_of(s->flat[0], CFX_FLOAT32, n);
     v[1] = view_of(s->flat[2], CFX_FLOAT32, n);

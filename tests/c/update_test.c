@@ -19,40 +19,40 @@ static void plain_step(int rule, const settings *s, int t, double grad, plain *x
     const double lr = s->rate * s->scale, b1 = s->beta1, b2 = s->beta2;
     double g = grad * s->clip_scale;
     if (s->clip_value > 0) g = fmax(-s->clip_value, fmin(s->clip_value, g));
-    if (rule == CF_RULE_ADAMW || rule == CF_RULE_LION) x->p *= 1 - lr * s->decay;
+    if (rule == CF_RULE_adamw || rule == CF_RULE_lion) x->p *= 1 - lr * s->decay;
     else g += s->decay * x->p;
     switch (rule) {
-    case CF_RULE_DESCENT: x->p -= lr * g; break;
-    case CF_RULE_MOMENTUM:
+    case CF_RULE_descent: x->p -= lr * g; break;
+    case CF_RULE_momentum:
         x->m = t == 1 ? g : b1 * x->m + g;
         x->p -= lr * x->m;
         break;
-    case CF_RULE_NESTEROV:
+    case CF_RULE_nesterov:
         x->m = t == 1 ? g : b1 * x->m + g;
         x->p -= lr * (g + b1 * x->m);
         break;
-    case CF_RULE_RMSPROP:
+    case CF_RULE_rmsprop:
         x->m = b1 * x->m + (1 - b1) * g * g;
         x->p -= lr * g / (sqrt(x->m) + s->eps);
         break;
-    case CF_RULE_ADAM:
-    case CF_RULE_ADAMW:
+    case CF_RULE_adam:
+    case CF_RULE_adamw:
         x->m += (1 - b1) * (g - x->m);
         x->v = b2 * x->v + (1 - b2) * g * g;
         x->p -= lr / (1 - pow(b1, t)) * x->m / (sqrt(x->v) / sqrt(1 - pow(b2, t)) + s->eps);
         break;
-    case CF_RULE_ADAGRAD:
+    case CF_RULE_adagrad:
         x->m += g * g;
         x->p -= lr * g / (sqrt(x->m) + s->eps);
         break;
-    case CF_RULE_ADADELTA: {
+    case CF_RULE_adadelta: {
         x->m = b1 * x->m + (1 - b1) * g * g;
         const double delta = sqrt(x->v + s->eps) / sqrt(x->m + s->eps) * g;
         x->v = b1 * x->v + (1 - b1) * delta * delta;
         x->p -= lr * delta;
         break;
     }
-    case CF_RULE_NADAM: {
+    case CF_RULE_nadam: {
         const double mu = b1 * (1 - 0.5 * pow(0.96, t * 0.004)), next = b1 * (1 - 0.5 * pow(0.96, (t + 1) * 0.004));
         x->mu_product = (t == 1 ? 1 : x->mu_product) * mu;
         x->m += (1 - b1) * (g - x->m);
@@ -62,7 +62,7 @@ static void plain_step(int rule, const settings *s, int t, double grad, plain *x
         x->p -= lr * next / (1 - x->mu_product * next) * x->m / denominator;
         break;
     }
-    case CF_RULE_LION: {
+    case CF_RULE_lion: {
         const double u = b1 * x->m + (1 - b1) * g;
         x->p -= lr * ((u > 0) - (u < 0));
         x->m = b2 * x->m + (1 - b2) * g;
@@ -75,10 +75,10 @@ static void plain_step(int rule, const settings *s, int t, double grad, plain *x
 static void fill_slot(double *slot, int rule, const settings *s, int t) {
     memset(slot, 0, 8 * sizeof *slot);
     slot[0] = s->rate, slot[1] = s->beta1, slot[2] = s->beta2, slot[7] = s->clip_scale;
-    if (rule == CF_RULE_ADAM || rule == CF_RULE_ADAMW) {
+    if (rule == CF_RULE_adam || rule == CF_RULE_adamw) {
         slot[3] = 1 - pow(s->beta1, t);
         slot[4] = 1 - pow(s->beta2, t);
-    } else if (rule == CF_RULE_NADAM) {
+    } else if (rule == CF_RULE_nadam) {
         double product = 1, mu = 0;
         for (int k = 1; k <= t; k++) product *= mu = s->beta1 * (1 - 0.5 * pow(0.96, k * 0.004));
         const double next = s->beta1 * (1 - 0.5 * pow(0.96, (t + 1) * 0.004));
@@ -111,7 +111,7 @@ static uint64_t check_rule(machine *m, int rule, int dtype, int64_t n, const set
         for (int64_t e = 0; e < n; e++) {
             plain_step(rule, s, t, get(&grad, e), &exact[e]);
             if (dtype != CFX_FLOAT16 && dtype != CFX_BFLOAT16) continue;
-            if (!near_at(m, &p, e, exact[e].p, rounding(dtype, 1) + 2 * s->rate * (rule == CF_RULE_LION))) break;
+            if (!near_at(m, &p, e, exact[e].p, rounding(dtype, 1) + 2 * s->rate * (rule == CF_RULE_lion))) break;
             exact[e].p = get(&p, e); /* rounded at every step */
         }
     }
@@ -130,16 +130,16 @@ static uint64_t check_rule(machine *m, int rule, int dtype, int64_t n, const set
 }
 
 static const settings usual[CF_RULES] = {
-    [CF_RULE_DESCENT] = {.rate = 0.1},
-    [CF_RULE_MOMENTUM] = {.rate = 0.1, .beta1 = 0.9},
-    [CF_RULE_NESTEROV] = {.rate = 0.1, .beta1 = 0.9},
-    [CF_RULE_RMSPROP] = {.rate = 0.01, .beta1 = 0.99, .eps = 1e-8},
-    [CF_RULE_ADAM] = {.rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
-    [CF_RULE_ADAMW] = {.rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
-    [CF_RULE_ADAGRAD] = {.rate = 0.01, .eps = 1e-10},
-    [CF_RULE_ADADELTA] = {.rate = 1, .beta1 = 0.9, .eps = 1e-6},
-    [CF_RULE_NADAM] = {.rate = 0.002, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
-    [CF_RULE_LION] = {.rate = 0.0001, .beta1 = 0.9, .beta2 = 0.99},
+    [CF_RULE_descent] = {.rate = 0.1},
+    [CF_RULE_momentum] = {.rate = 0.1, .beta1 = 0.9},
+    [CF_RULE_nesterov] = {.rate = 0.1, .beta1 = 0.9},
+    [CF_RULE_rmsprop] = {.rate = 0.01, .beta1 = 0.99, .eps = 1e-8},
+    [CF_RULE_adam] = {.rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+    [CF_RULE_adamw] = {.rate = 0.001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+    [CF_RULE_adagrad] = {.rate = 0.01, .eps = 1e-10},
+    [CF_RULE_adadelta] = {.rate = 1, .beta1 = 0.9, .eps = 1e-6},
+    [CF_RULE_nadam] = {.rate = 0.002, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+    [CF_RULE_lion] = {.rate = 0.0001, .beta1 = 0.9, .beta2 = 0.99},
 };
 
 static settings settings_of(int rule, double decay, double scale, double clip_value, double clip_scale) {
@@ -164,7 +164,7 @@ TEST(every_rule_follows_its_formula) {
 TEST(half_parameters_are_updated_in_float) {
     EACH_MACHINE(m) {
         for (int rule = 0; rule < CF_RULES; rule++) {
-            if (rule == CF_RULE_ADADELTA || rule == CF_RULE_LION) continue; /* ill-conditioned: see check_rule */
+            if (rule == CF_RULE_adadelta || rule == CF_RULE_lion) continue; /* ill-conditioned: see check_rule */
             const settings s = settings_of(rule, 0, 1, 0, 1);
             check_rule(m, rule, CFX_BFLOAT16, 100, &s);
             check_rule(m, rule, CFX_FLOAT16, 700, &s);
@@ -237,14 +237,14 @@ TEST(a_list_of_updates_is_what_each_is_alone) {
     static const int dtypes[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16};
     EACH_MACHINE(m) {
         for (int rule = 0; rule < CF_RULES; rule++) check_list(m, rule, dtypes[rule % 4]);
-        for (int t = 0; t < 4; t++) check_list(m, CF_RULE_ADAMW, dtypes[t]);
+        for (int t = 0; t < 4; t++) check_list(m, CF_RULE_adamw, dtypes[t]);
     }
 }
 
 TEST(an_update_with_the_wrong_states_is_refused) {
     EACH_MACHINE(m) {
         cf_view p = VECTOR(CFX_FLOAT32, 3), g = VECTOR(CFX_FLOAT32, 3), slot = VECTOR(CFX_FLOAT64, 8);
-        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .i = {CF_RULE_ADAM}), CFX_EFAULT);
+        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .i = {CF_RULE_adam}), CFX_EFAULT);
         CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .i = {CF_RULES}), CFX_EFAULT);
     }
 }
@@ -252,8 +252,8 @@ TEST(an_update_with_the_wrong_states_is_refused) {
 TEST(a_gradient_that_is_not_a_number_reaches_the_parameter) {
     EACH_MACHINE(m) {
         cf_view p = VECTOR(CFX_FLOAT32, 3), g = VECTOR(CFX_FLOAT32, 3), slot = VECTOR(CFX_FLOAT64, 8);
-        const settings s = settings_of(CF_RULE_DESCENT, 0, 1, 0.5, 1);
-        fill_slot(slot.data, CF_RULE_DESCENT, &s, 1);
+        const settings s = settings_of(CF_RULE_descent, 0, 1, 0.5, 1);
+        fill_slot(slot.data, CF_RULE_descent, &s, 1);
         fill(&p, 1);
         fill(&g, NAN);
         CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .p = {1, 0, 0.5, 0}), CFX_OK);

@@ -2,43 +2,47 @@
  * output, and the sums of its columns, the bias's gradient, in one pass.
  */
 #include "cpu/kernels/block.h"
+#include "cpu/kernels/formulas.h"
 
 /* dpre and the sums of its columns are made in one pass.  Partial sums lie on a grid of SUM_ROWS rows, and are
  * joined in its order. */
 enum { SUM_ROWS = 256, SUM_COLS = 256 };
 
-#define BW_CASE(T, op, value)             \
-    case CF_OP_##op:                      \
-        CF_VECTOR                         \
-        for (int64_t i = 0; i < n; i++) { \
-            const T g = dy[i], v = y[i];  \
-            const T d = (value);          \
-            out[i] = d;                   \
-            sum[i] += d;                  \
-        }                                 \
-        break
+/* One piece of a row: the gradient by the activation's output y, unless there is no activation, and its sums. */
+typedef void (*slope_loop)(double p, int64_t n, const void *dy, const void *y, void *dpre, void *restrict sums);
 
-/* One piece of a row: the gradient by the activation's output, and its sum. */
-#define BW_ROW(T, name)                                                                            \
-    static void name(int act, T p0, int64_t n, const T *dy, const T *y, T *out, T *restrict sum) { \
-        switch (act) {                                                                             \
-            BW_CASE(T, relu, v > 0 ? g : 0);                                                       \
-            BW_CASE(T, leakyrelu, v > 0 ? g : g * p0);                                             \
-            BW_CASE(T, tanh, g *(1 - v * v));                                                      \
-            BW_CASE(T, sigmoid, g *v *(1 - v));                                                    \
-            BW_CASE(T, elu, v > 0 ? g : g * (v + p0));                                             \
-        default:                                                                                   \
-            CF_VECTOR                                                                              \
-            for (int64_t i = 0; i < n; i++) sum[i] += dy[i];                                       \
-        }                                                                                          \
+#define LOOP(name, type, makes, ...)                                                                        \
+    static void name(double p, int64_t n, const void *dy, const void *y, void *dpre, void *restrict sums) { \
+        typedef type T;                                                                                     \
+        const T *grad = dy, *in = y, p0 = (T)p;                                                             \
+        T *out = dpre, *sum = sums;                                                                         \
+        (void)p0;                                                                                           \
+        CF_VECTOR                                                                                           \
+        for (int64_t i = 0; i < n; i++) {                                                                   \
+            const T g = grad[i], v = in[i], d = __VA_ARGS__;                                                \
+            (void)v;                                                                                        \
+            if (makes) out[i] = d;                                                                          \
+            sum[i] += d;                                                                                    \
+        }                                                                                                   \
     }
-BW_ROW(float, bw_row_f32)
-BW_ROW(double, bw_row_f64)
+#define CF_SLOPE(act, ...)                 \
+    LOOP(act##_f32, float, 1, __VA_ARGS__) \
+    LOOP(act##_f64, double, 1, __VA_ARGS__)
+#include "device/formulas.def"
+LOOP(none_f32, float, 0, g)
+LOOP(none_f64, double, 0, g)
+
+static slope_loop loop_of(int act, int is_double) {
+#define CF_SLOPE(name, ...) \
+    if (act == CF_OP_##name) return is_double ? name##_f64 : name##_f32;
+#include "device/formulas.def"
+    return is_double ? none_f64 : none_f32;
+}
 
 typedef struct dense_bw {
     const cf_view *dpre, *dy, *y; /* dpre and y: NULL if only dbias is made */
     cf_compute compute;
-    int act;
+    slope_loop loop;
     double p0;
     int64_t rows, cols, strips; /* strips: of SUM_COLS columns */
     char *sums;                 /* [row blocks, cols] */
@@ -54,7 +58,6 @@ static cf_view piece(const cf_view *v, int64_t row, int64_t col, int64_t n) {
 
 static void dense_bw_part(void *context, int64_t from, int64_t to) {
     const dense_bw *d = context;
-    const int act = d->dpre ? d->act : -1;
     const int64_t size = cf_compute_size(d->compute);
     cf_block_memory temp[3];
     for (int64_t item = from; item < to; item++) {
@@ -64,7 +67,7 @@ static void dense_bw_part(void *context, int64_t from, int64_t to) {
         memset(sum, 0, (size_t)(n * size));
         for (int64_t r = block * SUM_ROWS; r < cf_least(d->rows, (block + 1) * SUM_ROWS); r++) {
             const cf_view dy = piece(d->dy, r, col, n);
-            const void *g = CF_K(read)(&dy, d->compute, 0, n, &temp[0]), *v = NULL;
+            const void *g = CF_K(read)(&dy, d->compute, 0, n, &temp[0]), *v = g;
             void *out = &temp[2];
             cf_view dpre;
             if (d->dpre) {
@@ -73,8 +76,7 @@ static void dense_bw_part(void *context, int64_t from, int64_t to) {
                 dpre = piece(d->dpre, r, col, n);
                 if (cf_direct(&dpre, d->compute)) out = dpre.data;
             }
-            if (d->compute == CF_F64) bw_row_f64(act, d->p0, n, g, v, out, (double *)sum);
-            else bw_row_f32(act, (float)d->p0, n, g, v, out, (float *)sum);
+            d->loop(d->p0, n, g, v, out, sum);
             if (d->dpre) CF_K(write)(&dpre, d->compute, 0, n, out);
         }
     }
@@ -106,7 +108,7 @@ cfx_status CF_K(dense_bw)(cf_worker *worker, const cf_call *call) {
     if (act < 0 && !dbias) return CFX_OK;
     dense_bw d = {.dy = dy,
                   .compute = cf_compute_of(call->dtype),
-                  .act = act,
+                  .loop = loop_of(act, call->dtype == CFX_FLOAT64),
                   .p0 = call->p[0],
                   .rows = dy->shape[0],
                   .cols = dy->shape[1]};

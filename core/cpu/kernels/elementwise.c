@@ -7,13 +7,53 @@
  */
 #include "cpu/kernels/elementwise.h"
 
-#include "cpu/kernels/elementwise_loops.h"
+#include "cpu/kernels/block.h"
+#include "cpu/kernels/formulas.h"
+
+/* ---- loops --------------------------------------------------------------------------------------------------- */
+
+/* y [n] = f(a [n], b [n], c [n]; p), n a multiple of CF_UNIT, in one compute type.  y may be any operand. */
+typedef void (*block_loop)(const void *a, const void *b, const void *c, void *y, int64_t n, const double *p);
+
+#define LOOP(name, type, number, arity, ...)                                                               \
+    static void name(const void *a, const void *b, const void *c, void *out, int64_t n, const double *p) { \
+        typedef type T;                                                                                    \
+        const T *in0 = a, *in1 = arity > 1 ? b : a, *in2 = arity > 2 ? c : a;                              \
+        T *y = out;                                                                                        \
+        const T p0 = number(p[0]), p1 = number(p[1]);                                                      \
+        n -= n % CF_UNIT;                                                                                  \
+        (void)b, (void)c, (void)p0, (void)p1;                                                              \
+        CF_VECTOR                                                                                          \
+        for (int64_t i = 0; i < n; i++) {                                                                  \
+            const T u = in0[i], v = in1[i], w = in2[i];                                                    \
+            (void)v, (void)w;                                                                              \
+            y[i] = (T)(__VA_ARGS__);                                                                       \
+        }                                                                                                  \
+    }
+/* Of integers there are formulas of all domains but one. */
+#define WHOLE_ANY(there, none) there
+#define WHOLE_TRUTH WHOLE_ANY
+#define WHOLE_LOGIC WHOLE_ANY
+#define WHOLE_CHOICE WHOLE_ANY
+#define WHOLE_FLOAT(there, none) none
+#define CF_FORMULA(name, arity, domain, cost, ...)         \
+    LOOP(name##_f32, float, (float), arity, __VA_ARGS__)   \
+    LOOP(name##_f64, double, (double), arity, __VA_ARGS__) \
+    WHOLE_##domain(LOOP(name##_i64, int64_t, cf_integer, arity, __VA_ARGS__), )
+#include "device/formulas.def"
+
+static const block_loop loops[CF_FORMULAS][CF_COMPUTES] = {
+#define CF_FORMULA(name, arity, domain, ...) {name##_f32, name##_f64, WHOLE_##domain(name##_i64, NULL)},
+#include "device/formulas.def"
+};
+
+/* ---- the engine ---------------------------------------------------------------------------------------------- */
 
 enum { MAX_IN = 3 };
 
 typedef struct job {
     cf_compute compute;
-    cf_block_loop loop;
+    block_loop loop;
     int nin;              /* operands of the loop; a number is one too */
     int truth[MAX_IN];    /* read as 0 or 1 */
     int constant[MAX_IN]; /* one value for all elements */
@@ -21,55 +61,6 @@ typedef struct job {
     int64_t block; /* elements a block */
     const double *p;
 } job;
-
-/* What costs many times an addition. */
-static int cost_of(int op) {
-    switch (op) {
-    case CF_OP_elu:
-    case CF_OP_elu_bw:
-    case CF_OP_gelu:
-    case CF_OP_gelu_bw:
-    case CF_OP_silu:
-    case CF_OP_silu_bw:
-    case CF_OP_softplus:
-    case CF_OP_softplus_bw:
-    case CF_OP_tanh:
-    case CF_OP_sigmoid:
-    case CF_OP_exp:
-    case CF_OP_log:
-    case CF_OP_sin:
-    case CF_OP_sin_bw:
-    case CF_OP_cos:
-    case CF_OP_cos_bw:
-    case CF_OP_erf:
-    case CF_OP_erf_bw:
-    case CF_OP_pow:
-    case CF_OP_pow_da:
-    case CF_OP_pow_db: return 8;
-    default: return 1;
-    }
-}
-
-/* The loop for a power that is a number on the right: a product is faster than pow, and exact. */
-static int loop_of(const cf_call *call) {
-    const int is_float = cf_is_float(call->dtype);
-    const double p = call->p[0];
-    if (call->op == CF_OP_pow && call->nin == 1 && !call->i[0]) {
-        if (p == 2) return CF_POW_SQUARE;
-        if (p == 3) return CF_POW_CUBE;
-        if (p == 1) return CF_POW_SAME;
-        if (p == -1 && is_float) return CF_POW_INVERSE;
-        if (p == 0.5 && is_float) return CF_POW_SQRT;
-    }
-    if (call->op == CF_OP_pow_da && call->nin == 2) {
-        if (p == 2) return CF_OP_square_bw;
-        if (p == 3) return CF_POW_DA_CUBE;
-        if (p == 1) return CF_POW_SAME;
-        if (p == -1) return CF_POW_DA_INVERSE;
-        if (p == 0.5) return CF_POW_DA_SQRT;
-    }
-    return call->op;
-}
 
 static void pad(cf_compute c, void *block, int64_t n, int64_t padded) {
     for (int64_t i = n; i < padded; i++) {
@@ -136,11 +127,10 @@ static void set_number(job *j, cf_view *x, double value, void *memory) {
 }
 
 cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
-    const cf_op_info *info = &cf_op_table[call->op];
     const cf_compute c = cf_compute_of(call->dtype);
-    const cf_block_loop *loops = c == CF_F32 ? CF_K(loops_f32) : c == CF_F64 ? CF_K(loops_f64) : CF_K(loops_i64);
-    const int arity = info->family == CF_UNARY ? 1 : info->family == CF_BINARY ? 2 : 3;
-    job j = {.compute = c, .loop = loops[loop_of(call)], .nin = arity, .p = call->p};
+    const int formula = cf_formula_of(call), arity = cf_formula_info_of(cf_formula_of_row(call->op))->arity;
+    const cf_formula_info *info = cf_formula_info_of(formula);
+    job j = {.compute = c, .loop = loops[formula][c], .nin = arity, .p = call->p};
     if (!j.loop) return cf_fail(CFX_EFAULT, "needs float operands");
     if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
         return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
@@ -158,18 +148,16 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
     cf_views_order(views, arity + 1);
     j.y = views[0];
     cf_view_flatten(&j.y);
-    int temporary = !cf_direct(&j.y, c), cost = cost_of(call->op);
-    if (cost > 1 && j.loop != loops[call->op]) cost = 1;
+    int temporary = !cf_direct(&j.y, c);
     for (int k = 0; k < arity; k++) {
         cf_view *x = &j.x[k];
         *x = views[k + 1];
         cf_view_flatten(x);
         j.constant[k] = x->ndim == 1 && (x->stride[0] == 0 || x->shape[0] == 1);
-        j.truth[k] = call->op == CF_OP_land || call->op == CF_OP_lor || call->op == CF_OP_lnot ||
-                     (call->op == CF_OP_where && k == 0);
+        j.truth[k] = CF_TRUTHS(info->domain) >> k & 1;
         temporary |= j.constant[k] || j.truth[k] || !cf_direct(x, c);
     }
     j.block = temporary ? CF_BLOCK : CF_DIRECT;
-    CF_K(parallel)(cf_cpu_team(worker, n * cost), n, j.block, run_part, &j);
+    CF_K(parallel)(cf_cpu_team(worker, n * info->cost), n, j.block, run_part, &j);
     return CFX_OK;
 }

@@ -3,67 +3,43 @@
  * A mean or a sum is made on the fixed grid of block.h; the loss of each element is made by blocks in the
  * compute type.  Of integers it is made in float, as the dispatcher would have it. */
 #include "cpu/kernels/block.h"
-#include "cpu/kernels/maths.h"
+#include "cpu/kernels/formulas.h"
 #include "cpu/kernels/reduce_blocks.h"
 
 /* Which input the gradient is for: i[1] of the call. */
 enum { OF_X = 0, OF_Y = 1 };
 
-typedef void (*forward)(const void *x, const void *y, void *out, int64_t n, double p);
-typedef void (*backward)(const void *dy, const void *x, const void *y, void *out, int64_t n, double p);
+/* out [n] = the loss of x [n] and y [n], which takes no dy, or a gradient of it times dy [n].  Loops run over whole units,
+ * so that tails get the same bits. */
+typedef void (*loss_loop)(const void *dy, const void *x, const void *y, void *out, int64_t n, double p);
 
-/* Loops over whole units, so that tails get the same bits; a: x, b: y, d: x - y, g: dy. */
-#define FORWARD(name, number, ...)                                                   \
-    static void name(const void *x, const void *y, void *out, int64_t n, double p) { \
-        const number *in = x, *target = y, delta = (number)p;                        \
-        number *to = out;                                                            \
-        (void)delta;                                                                 \
-        n = cf_round_up(n, CF_UNIT);                                                 \
-        CF_VECTOR                                                                    \
-        for (int64_t i = 0; i < n; i++) {                                            \
-            const number a = in[i], b = target[i], d = a - b;                        \
-            (void)d;                                                                 \
-            to[i] = __VA_ARGS__;                                                     \
-        }                                                                            \
-    }
-#define BACKWARD(name, number, ...)                                                                  \
+#define LOOP(name, type, ...)                                                                        \
     static void name(const void *dy, const void *x, const void *y, void *out, int64_t n, double p) { \
-        const number *grad = dy, *in = x, *target = y, delta = (number)p;                            \
-        number *to = out;                                                                            \
+        typedef type T;                                                                              \
+        const T *grad = dy, *in = x, *target = y, delta = (T)p;                                      \
+        T *to = out;                                                                                 \
         (void)delta;                                                                                 \
         n = cf_round_up(n, CF_UNIT);                                                                 \
         CF_VECTOR                                                                                    \
         for (int64_t i = 0; i < n; i++) {                                                            \
-            const number g = grad[i], a = in[i], b = target[i], d = a - b;                           \
-            (void)d;                                                                                 \
+            const T g = grad[i], a = in[i], b = target[i], d = a - b;                                \
+            (void)g, (void)d;                                                                        \
             to[i] = __VA_ARGS__;                                                                     \
         }                                                                                            \
     }
-
-#define SIGN(x) ((x) > 0 ? 1 : (x) < 0 ? -1 : (x))
-#define OVER_0(x) ((x) < 0 ? 0 : (x))
-#define LOSSES(number, f, type, EXP)                                                               \
-    FORWARD(mse_##type, number, d *d)                                                              \
-    FORWARD(mae_##type, number, fabs##f(d))                                                        \
-    FORWARD(huber_##type, number,                                                                  \
-            fabs##f(d) < delta ? (number)0.5 * d * d : delta * (fabs##f(d) - (number)0.5 * delta)) \
-    FORWARD(bce_##type, number, OVER_0(a) - a * b + log1p##f(EXP(-fabs##f(a))))                    \
-    BACKWARD(mse_dx_##type, number, 2 * d * g)                                                     \
-    BACKWARD(mse_dy_##type, number, -2 * d * g)                                                    \
-    BACKWARD(mae_dx_##type, number, SIGN(d) * g)                                                   \
-    BACKWARD(mae_dy_##type, number, -SIGN(d) * g)                                                  \
-    BACKWARD(huber_dx_##type, number, (d > delta ? delta : d < -delta ? -delta : d) * g)           \
-    BACKWARD(huber_dy_##type, number, -(d > delta ? delta : d < -delta ? -delta : d) * g)          \
-    BACKWARD(bce_dx_##type, number, (1 / (1 + EXP(-a)) - b) * g)                                   \
-    BACKWARD(bce_dy_##type, number, -a *g)
-LOSSES(float, f, F32, cf_exp)
-LOSSES(double, , F64, exp)
+#define CF_LOSS(name, cost, value, by_x, by_y) \
+    LOOP(name##_F32, float, value)             \
+    LOOP(name##_F64, double, value)            \
+    LOOP(name##_dx_F32, float, by_x)           \
+    LOOP(name##_dx_F64, double, by_x)          \
+    LOOP(name##_dy_F32, float, by_y)           \
+    LOOP(name##_dy_F64, double, by_y)
+#include "device/formulas.def"
 
 typedef struct job {
     cf_compute compute;
     cf_view out, dy, x, y;
-    forward forward;
-    backward backward;
+    loss_loop loop;
     double p, scale; /* scale: what each element's gradient is, where dy is a scalar */
     int scalar;
 } job;
@@ -84,7 +60,8 @@ static double forward_sum(void *context, int64_t from, int64_t n) {
     double sum = 0;
     for (int64_t k = from; k < from + n; k += CF_BLOCK) {
         const int64_t m = cf_least(CF_BLOCK, from + n - k);
-        j->forward(padded(j, &j->x, k, m, &x), padded(j, &j->y, k, m, &y), &loss, m, j->p);
+        const void *a = padded(j, &j->x, k, m, &x);
+        j->loop(a, a, padded(j, &j->y, k, m, &y), &loss, m, j->p);
         sum += CF_K(block_sum)(j->compute, &loss, m);
     }
     return sum;
@@ -95,7 +72,8 @@ static void forward_part(void *context, int64_t from, int64_t to) {
     cf_block_memory x, y, loss;
     for (int64_t k = from; k < to; k += CF_BLOCK) {
         const int64_t m = cf_least(CF_BLOCK, to - k);
-        j->forward(padded(j, &j->x, k, m, &x), padded(j, &j->y, k, m, &y), &loss, m, j->p);
+        const void *a = padded(j, &j->x, k, m, &x);
+        j->loop(a, a, padded(j, &j->y, k, m, &y), &loss, m, j->p);
         CF_K(write)(&j->out, j->compute, k, m, &loss);
     }
 }
@@ -111,7 +89,7 @@ static void backward_part(void *context, int64_t from, int64_t to) {
     for (int64_t k = from; k < to; k += CF_BLOCK) {
         const int64_t m = cf_least(CF_BLOCK, to - k);
         const void *g = j->scalar ? &dy : padded(j, &j->dy, k, m, &dy);
-        j->backward(g, padded(j, &j->x, k, m, &x), padded(j, &j->y, k, m, &y), &out, m, j->p);
+        j->loop(g, padded(j, &j->x, k, m, &x), padded(j, &j->y, k, m, &y), &out, m, j->p);
         CF_K(write)(&j->out, j->compute, k, m, &out);
     }
 }
@@ -123,50 +101,63 @@ static void arrange(cf_view *v, int n) {
     for (int k = 0; k < n; k++) cf_view_flatten(&v[k]);
 }
 
+typedef struct loss {
+    int cost;
+    loss_loop value[2], gradient[2][2]; /* of float and double; of x and y */
+} loss;
+
+/* That of a row, or of its gradient's row. */
+static const loss *loss_of(int op) {
+    switch (op) {
+#define CF_LOSS(name, cost, ...)                                                                               \
+    case CF_OP_##name:                                                                                         \
+    case CF_OP_##name##_bw: {                                                                                  \
+        static const loss l = {                                                                                \
+            cost, {name##_F32, name##_F64}, {{name##_dx_F32, name##_dx_F64}, {name##_dy_F32, name##_dy_F64}}}; \
+        return &l;                                                                                             \
+    }
+#include "device/formulas.def"
+    default: return NULL;
+    }
+}
+
 cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
-    static const forward loops[2][4] = {{mse_F32, mae_F32, huber_F32, bce_F32}, {mse_F64, mae_F64, huber_F64, bce_F64}};
-    const int kind = call->op == CF_OP_mse ? 0 : call->op == CF_OP_mae ? 1 : call->op == CF_OP_huber ? 2 : 3;
-    const int cost = kind == 3 ? 8 : 2;
+    const loss *l = loss_of(call->op);
     const int64_t n = cf_view_numel(cf_call_in(call, 0));
     job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = call->p[0]};
-    j.forward = loops[j.compute == CF_F64][kind];
+    j.loop = l->value[j.compute == CF_F64];
     if (call->i[0] == CFX_NONE) {
         cf_view v[3] = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1)};
         arrange(v, 3);
         j.out = v[0], j.x = v[1], j.y = v[2];
-        CF_K(parallel)(cf_cpu_team(worker, n * cost), n, CF_BLOCK, forward_part, &j);
+        CF_K(parallel)(cf_cpu_team(worker, n * l->cost), n, CF_BLOCK, forward_part, &j);
         return CFX_OK;
     }
     cf_view v[2] = {*cf_call_in(call, 0), *cf_call_in(call, 1)}, out = call->v[0];
     arrange(v, 2);
     j.x = v[0], j.y = v[1];
     double sum;
-    CF_TRY(CF_K(grid_sum)(worker, n, cost, forward_sum, &j, &sum));
+    CF_TRY(CF_K(grid_sum)(worker, n, l->cost, forward_sum, &j, &sum));
     if (call->i[0] == CFX_MEAN) sum /= (double)n;
     cf_view_flatten(&out);
     CF_K(write)(&out, CF_F64, 0, 1, &sum);
     return CFX_OK;
 }
 
-static cfx_status run_backward(cf_worker *worker, const cf_call *call, int cost, const backward loops[2][2]) {
+static cfx_status backward(cf_worker *worker, const cf_call *call) {
+    const loss *l = loss_of(call->op);
     cf_view v[4] = {call->v[0], *cf_call_in(call, 1), *cf_call_in(call, 2), *cf_call_in(call, 0)};
     const int64_t n = cf_view_numel(&v[0]);
     job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = call->p[0]};
-    j.backward = loops[call->i[1] == OF_Y][j.compute == CF_F64];
+    j.loop = l->gradient[call->i[1] == OF_Y][j.compute == CF_F64];
     j.scalar = call->i[0] != CFX_NONE;
     if (j.scalar) j.scale = CF_K(number)(&v[3]) / (call->i[0] == CFX_MEAN ? (double)n : 1);
     arrange(v, j.scalar ? 3 : 4);
     j.out = v[0], j.x = v[1], j.y = v[2], j.dy = v[3];
-    CF_K(parallel)(cf_cpu_team(worker, n * cost), n, CF_BLOCK, backward_part, &j);
+    CF_K(parallel)(cf_cpu_team(worker, n * l->cost), n, CF_BLOCK, backward_part, &j);
     return CFX_OK;
 }
 
-#define BACKWARD_ROW(name, cost)                                                                              \
-    cfx_status CF_K(name##_bw)(cf_worker * worker, const cf_call *call) {                                     \
-        static const backward loops[2][2] = {{name##_dx_F32, name##_dx_F64}, {name##_dy_F32, name##_dy_F64}}; \
-        return run_backward(worker, call, cost, loops);                                                       \
-    }
-BACKWARD_ROW(mse, 2)
-BACKWARD_ROW(mae, 2)
-BACKWARD_ROW(huber, 2)
-BACKWARD_ROW(bce, 8)
+#define CF_LOSS(name, ...) \
+    cfx_status CF_K(name##_bw)(cf_worker * worker, const cf_call *call) { return backward(worker, call); }
+#include "device/formulas.def"
