@@ -10,7 +10,6 @@
 #include "comm/levels.h"
 #include "comm/local.h"
 #include "comm/remote.h"
-#include "tensor/transfer.h"
 
 static const cf_way self = {.name = "self"}; /* the sum, the mean and the largest of one are it itself */
 

@@ -6,7 +6,6 @@
 
 #include "comm/local.h"
 #include "comm/remote.h"
-#include "tensor/transfer.h"
 
 /* Replicas that share memory are a cluster; the first of each is its leader. */
 typedef struct clusters {

@@ -50,6 +50,11 @@ void cf_device_free(cfx_device *device) {
     free(device);
 }
 
+bool cf_is_far(const cfx_device *a, const cfx_device *b) {
+    if (a->backend->host_memory && b->backend->host_memory) return false;
+    return a->backend != b->backend || a->index != b->index; /* virtual devices of one GPU share it */
+}
+
 CFX_API const char *cfx_device_name(const cfx_device *device) { return device ? device->name : ""; }
 
 CFX_API int32_t cfx_device_threads(const cfx_device *device) {

@@ -34,4 +34,7 @@ void cf_device_close(cfx_device *device);
 static inline bool cf_device_is_open(const cfx_device *device) { return device->inbox.thread != 0; }
 void cf_device_free(cfx_device *device);
 
+/* Whether neither device's kernels can reach the other's memory. */
+bool cf_is_far(const cfx_device *a, const cfx_device *b);
+
 #endif

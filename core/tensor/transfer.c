@@ -28,11 +28,6 @@ cfx_status cf_piece_end(cf_dispatch *d, cf_piece piece, cf_event *out) {
 
 /* ---- between devices of another memory -------------------------------------------------------------- */
 
-bool cf_is_far(const cfx_device *a, const cfx_device *b) {
-    if (a->backend->host_memory && b->backend->host_memory) return false;
-    return a->backend != b->backend || a->index != b->index; /* virtual devices of one GPU share it */
-}
-
 /* Between the memories of one backend's devices the backend copies. */
 static cfx_status transfer_directly(const cfx_tensor *x, cfx_tensor *y, size_t bytes) {
     cf_touch touches[2];

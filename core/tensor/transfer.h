@@ -23,8 +23,6 @@ static inline size_t cf_piece_bytes(size_t at, size_t bytes) {
     return bytes - at < CF_STAGING_PIECE ? bytes - at : (size_t)CF_STAGING_PIECE;
 }
 
-/* Whether neither device's kernels can reach the other's memory. */
-bool cf_is_far(const cfx_device *a, const cfx_device *b);
 /* The bytes of packed x into packed y, of one dtype and shape, on a device that is far. */
 cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y);
 
