@@ -11,15 +11,15 @@ typedef struct cf_dependent {
 
 typedef struct cf_dependents {
     cf_dependent *first;
-    void (*end)(cf_dependent *which); /* and takes it off the list */
+    void (*end_each)(cf_dependent *which); /* and takes it off the list */
 } cf_dependents;
 
-static inline void cf_depend(cf_dependents *on, cf_dependent *which, void (*end)(cf_dependent *which)) {
+static inline void cf_depend(cf_dependents *on, cf_dependent *which, void (*end_each)(cf_dependent *which)) {
     which->next = on->first;
     which->link = &on->first;
     if (which->next) which->next->link = &which->next;
     on->first = which;
-    on->end = end;
+    on->end_each = end_each;
 }
 
 static inline void cf_depend_no_more(cf_dependent *which) {
@@ -28,7 +28,7 @@ static inline void cf_depend_no_more(cf_dependent *which) {
 }
 
 static inline void cf_dependents_end(cf_dependents *all) {
-    while (all->first) all->end(all->first);
+    while (all->first) all->end_each(all->first);
 }
 
 #endif
