@@ -5,9 +5,11 @@
  * moves 16 bytes at a time, and one for the rest, which finds every element by its strides and converts from and to
  * any dtype.  An operand may be the output: a thread reads its elements before it writes them.
  */
-#include "cuda/formulas.cuh"
+#include "cuda/elementwise.cuh"
 
 #include <string.h>
+
+#include "cuda/formulas.cuh"
 
 namespace {
 

@@ -8,11 +8,10 @@
 #include <map>
 #include <new>
 
+#include "cuda/elementwise.cuh"
 #include "cuda/make.cuh"
 
 #include <cublasLt.h> // after what the emulated one rests on
-
-extern "C" cfx_status cf_cuda_elementwise(cf_worker *worker, const cf_call *call);
 
 /* What a product is made of: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
 struct task {
