@@ -112,14 +112,11 @@ template <class M, int N> __global__ void loss_gradient(const job j) {
         scale = (C)(j.reduction == CFX_MEAN ? all / (double)j.n : all);
     }
     for (EACH_PIECE(e, x, j.n, N)) {
-        cf_items<C, N> a = x.items(e);
+        cf_items<C, N> a = x.items(e), g;
         const cf_items<C, N> b = y.items(e);
-        if (j.reduction == CFX_NONE) {
-            const cf_items<C, N> by = dy.items(e);
-            for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k], by.x[k]);
-        } else {
-            for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k], scale);
-        }
+        for (int k = 0; k < N; k++) g.x[k] = scale;
+        if (j.reduction == CFX_NONE) g = dy.items(e);
+        for (int k = 0; k < N; k++) a.x[k] = slope_of(j, a.x[k], b.x[k], g.x[k]);
         out.put(e, a);
     }
 }

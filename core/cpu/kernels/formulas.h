@@ -1,5 +1,5 @@
-/* formulas.h: the words of device/formulas.def and device/rules.def, for loops on the CPU: each takes the function of its
- * argument's type. */
+/* formulas.h: the words of device/formulas.def and device/rules.def, for loops on the CPU: each takes the function of
+ * its argument's type. */
 #ifndef CF_CPU_KERNELS_FORMULAS_H
 #define CF_CPU_KERNELS_FORMULAS_H
 

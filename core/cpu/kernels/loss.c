@@ -9,8 +9,8 @@
 /* Which input the gradient is for: i[1] of the call. */
 enum { OF_X = 0, OF_Y = 1 };
 
-/* out [n] = the loss of x [n] and y [n], which takes no dy, or a gradient of it times dy [n].  Loops run over whole units,
- * so that tails get the same bits. */
+/* out [n] = the loss of x [n] and y [n], which takes no dy, or a gradient of it times dy [n].  Loops run over whole
+ * units, so that tails get the same bits. */
 typedef void (*loss_loop)(const void *dy, const void *x, const void *y, void *out, int64_t n, double p);
 
 #define LOOP(name, type, ...)                                                                        \
