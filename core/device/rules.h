@@ -39,8 +39,8 @@ static inline int cf_rule_kind_states(int rule) {
 }
 
 /* What the formulas take.  rate: of this step and parameter; shrink: 1 - rate decay, for rules whose g has no decay in
- * it; clip: what a gradient is multiplied with first, limit: what it is cut to then; rest1: 1 - beta1, rest2: 1 - beta2;
- * a, b, c: of the step. */
+ * it; clip: what a gradient is multiplied with first, limit: what it is cut to then; rest1 is 1 - beta1, rest2 is
+ * 1 - beta2; a, b, c: of the step. */
 #define CF_RULE_NUMBERS(X) \
     X(rate) X(decay) X(shrink) X(clip) X(limit) X(eps) X(beta1) X(beta2) X(rest1) X(rest2) X(a) X(b) X(c)
 
