@@ -1,6 +1,7 @@
 /* local.c: slices, each joined by one device's worker.  See local.h. */
 #include "comm/local.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,9 @@ enum { SLICE_BYTES = 96 << 10 };
 /* A worker takes its slice by pieces of so many bytes for each of its threads; elements: a multiple of UNIT. */
 enum { PIECE_BYTES = 64 << 10, UNIT = 1024 };
 
+/* About as long as a piece takes. */
+enum { SPINS = 400 };
+
 /* ---- pieces ----------------------------------------------------------------------------------------- */
 
 /* The pieces [from, to) of a slice that no worker has taken: to << 32 | from; in a cache line of its own. */
@@ -20,12 +24,15 @@ typedef struct rest {
 } rest;
 
 /* What the slices of a part have in common.  A worker that is through with its own slice, whose pieces it takes from the
- * front, goes on with the last pieces of the others': so all are through at once, though one has been kept from its core.
- * It is the group's, and serves another part once the last slice has ended. */
+ * front, goes on with the last pieces of the others'.  The worker of the first slice ends it when all pieces are done, so
+ * that it alone is waited for, and a worker that sleeps, or is kept from its core, holds up nobody: when it comes, nothing
+ * is left for it.  The share is the group's, and serves another part once the last slice has ended. */
 struct cf_share {
-    struct cf_share *next; /* of a ring */
-    _Atomic int32_t users; /* slices that have not ended */
-    rest rests[];          /* [slices] */
+    struct cf_share *next;  /* of a ring */
+    _Atomic int32_t users;  /* slices that have not ended */
+    _Atomic int32_t failed; /* 1: a piece did */
+    _Atomic int64_t pieces; /* that are not done */
+    rest rests[];           /* [slices] */
 };
 
 static cfx_status share_new(cf_group *group, struct cf_share **out) {
@@ -50,17 +57,25 @@ static void end_shares(cf_group *group) {
     }
 }
 
-/* One piece from the front or the end; false: none is left. */
-static bool take_piece(rest *of, bool front, int64_t *out) {
+/* One piece, the first of a worker's own slice, the last of another's; false: none is left. */
+static bool take_piece(rest *of, bool own, int64_t *out) {
     uint64_t pieces = atomic_load_explicit(&of->pieces, memory_order_relaxed), left;
     do {
         const uint64_t from = pieces & UINT32_MAX, to = pieces >> 32;
         if (from >= to) return false;
-        *out = (int64_t)(front ? from : to - 1);
-        left = front ? pieces + 1 : pieces - (UINT64_C(1) << 32);
+        *out = (int64_t)(own ? from : to - 1);
+        left = own ? pieces + 1 : pieces - (UINT64_C(1) << 32);
     } while (
         !atomic_compare_exchange_weak_explicit(&of->pieces, &pieces, left, memory_order_relaxed, memory_order_relaxed));
     return true;
+}
+
+/* Waits for the pieces that other workers have begun: they are in the middle of them, and wait for nothing. */
+static void wait_for_pieces(struct cf_share *share) {
+    for (int spins = 0; atomic_load_explicit(&share->pieces, memory_order_acquire) > 0; spins++) {
+        if (spins < SPINS) cf_relax();
+        else sched_yield();
+    }
 }
 
 /* ---- a slice ---------------------------------------------------------------------------------------- */
@@ -84,15 +99,26 @@ static cfx_status run_piece(cf_worker *worker, slice *s, int64_t number) {
     return status;
 }
 
+/* In a poisoned queue the pieces of the first slice, and what is left of the others', are taken and left undone. */
 static cfx_status run_slice(cf_worker *worker, void *payload, bool poisoned) {
     slice *s = payload;
+    struct cf_share *share = s->share;
+    if (!share) return worker->backend->kernels[CF_OP_combine](worker, &s->call);
     cfx_status status = CFX_OK;
-    if (!s->share) return worker->backend->kernels[CF_OP_combine](worker, &s->call);
-    for (int32_t k = 0; k < s->slices && !poisoned; k++) {
-        rest *of = &s->share->rests[(s->number + k) % s->slices];
-        for (int64_t piece; status == CFX_OK && take_piece(of, k == 0, &piece);) status = run_piece(worker, s, piece);
+    int64_t taken = 0, piece;
+    for (int32_t k = 0; k < s->slices && (s->number == 0 || !poisoned); k++) {
+        rest *of = &share->rests[(s->number + k) % s->slices];
+        for (; take_piece(of, k == 0, &piece); taken++)
+            if (status == CFX_OK && !poisoned) status = run_piece(worker, s, piece);
     }
-    atomic_fetch_sub_explicit(&s->share->users, 1, memory_order_release);
+    if (status != CFX_OK) atomic_store_explicit(&share->failed, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&share->pieces, taken, memory_order_release);
+    if (s->number == 0) {
+        wait_for_pieces(share);
+        if (status == CFX_OK && atomic_load_explicit(&share->failed, memory_order_relaxed))
+            status = cf_fail(CFX_EFAULT, "another device failed in its part");
+    }
+    atomic_fetch_sub_explicit(&share->users, 1, memory_order_release);
     return status;
 }
 
@@ -182,6 +208,8 @@ static cfx_status share_for(cf_group *group, const cut *c, struct cf_share **out
         atomic_store_explicit(&(*out)->rests[s].pieces, to << 32 | from, memory_order_relaxed);
     }
     atomic_store_explicit(&(*out)->users, c->slices, memory_order_relaxed);
+    atomic_store_explicit(&(*out)->failed, 0, memory_order_relaxed);
+    atomic_store_explicit(&(*out)->pieces, c->pieces, memory_order_relaxed);
     return CFX_OK;
 }
 
@@ -190,8 +218,13 @@ static cfx_status enqueue_part(cf_group *group, const cf_collective *how, const 
     const cut c = cut_for(group, part, bytes_before);
     struct cf_share *share;
     CF_TRY(share_for(group, &c, &share));
-    for (int32_t s = 0; s < c.slices; s++) CF_TRY(enqueue_slice(group, how, part, &c, share, s, &events[s]));
-    return CFX_OK;
+    cf_event unnoted;
+    cfx_status status = CFX_OK;
+    int32_t s = 0;
+    for (; s < c.slices && status == CFX_OK; s++)
+        status = enqueue_slice(group, how, part, &c, share, s, share && s > 0 ? &unnoted : &events[s]);
+    if (status != CFX_OK && share) atomic_fetch_sub_explicit(&share->users, c.slices - s + 1, memory_order_release);
+    return status;
 }
 
 static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {

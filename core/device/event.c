@@ -21,6 +21,8 @@ cfx_status cf_event_wait(cf_event e) {
     if (cf_event_done(e)) return CFX_OK;
     cf_hub *hub = e.timeline->hub;
     cfx_status status = CFX_OK;
+    atomic_store_explicit(&hub->until, e.ticket, memory_order_relaxed);
+    atomic_store_explicit(&hub->awaited, e.timeline, memory_order_seq_cst);
     for (;;) {
         const uint32_t seen = cf_word_read(&hub->host.wake);
         atomic_store_explicit(&hub->host.asleep, 1, memory_order_seq_cst);
@@ -31,6 +33,7 @@ cfx_status cf_event_wait(cf_event e) {
         cf_park(&hub->host.wake, seen);
     }
     atomic_store_explicit(&hub->host.asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&hub->awaited, NULL, memory_order_relaxed);
     return status;
 }
 

@@ -41,7 +41,6 @@ void cf_hub_remove(cf_hub *hub, cf_sleeper *worker) {
 }
 
 void cf_hub_ring(cf_hub *hub) {
-    cf_sleeper_wake(&hub->host);
     pthread_mutex_lock(&hub->lock);
     for (cf_sleeper *worker = hub->workers; worker; worker = worker->next) cf_sleeper_wake(worker);
     pthread_mutex_unlock(&hub->lock);

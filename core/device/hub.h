@@ -45,8 +45,10 @@ enum { CF_INTERRUPTED = 1, CF_FORKED = 2 }; /* cf_hub's `stops` */
 
 typedef struct cf_hub {
     cf_sleeper host;
-    _Atomic int32_t stops; /* CF_INTERRUPTED, CF_FORKED: why a call is to fail */
-    bool holds;            /* interrupts wait: what the host does now is done as a whole */
+    _Atomic(const void *) awaited; /* the timeline that it sleeps for; NULL: it is awake */
+    _Atomic uint64_t until;        /* and the ticket */
+    _Atomic int32_t stops;         /* CF_INTERRUPTED, CF_FORKED: why a call is to fail */
+    bool holds;                    /* interrupts wait: what the host does now is done as a whole */
     int32_t line;
     const char *source;         /* and line: of the commands enqueued from here on */
     pthread_mutex_t lock;       /* of `workers` */
@@ -64,7 +66,7 @@ void cf_hub_free(cf_hub *hub);
 /* A worker that is added hears of each ring until it is removed, if it has been added. */
 void cf_hub_add(cf_hub *hub, cf_sleeper *worker);
 void cf_hub_remove(cf_hub *hub, cf_sleeper *worker);
-/* Wakes the host and the workers that sleep: a ticket that one of them waits for has happened.  Any thread. */
+/* Wakes the workers that sleep: a ticket that one of them waits for has happened.  Any thread. */
 void cf_hub_ring(cf_hub *hub);
 
 /* ---- interrupts --------------------------------------------------------------------------------------- */

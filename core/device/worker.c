@@ -104,10 +104,17 @@ static uint64_t judge(cf_queue *queue) {
 static void finish(cf_queue *queue, uint64_t ticket) {
     cf_progress *p = &queue->timeline.progress;
     atomic_store_explicit(&p->finished, ticket, memory_order_seq_cst);
-    if (atomic_load_explicit(&p->alarm, memory_order_seq_cst) <= ticket) {
-        atomic_store_explicit(&p->alarm, UINT64_MAX, memory_order_seq_cst);
-        cf_hub_ring(queue->timeline.hub);
+    if (atomic_load_explicit(&p->alarm, memory_order_seq_cst) > ticket) return;
+    atomic_store_explicit(&p->alarm, UINT64_MAX, memory_order_seq_cst);
+    /* The host often waits for the last of many tickets, the workers for each: a thread that is woken for nothing takes a
+     * core from one that has something to do. */
+    cf_hub *hub = queue->timeline.hub;
+    if (atomic_load_explicit(&hub->awaited, memory_order_seq_cst) == &queue->timeline) {
+        const uint64_t until = atomic_load_explicit(&hub->until, memory_order_seq_cst);
+        if (until <= ticket) cf_sleeper_wake(&hub->host);
+        else cf_alarm_set((cf_event){&queue->timeline, until});
     }
+    cf_hub_ring(hub);
 }
 
 static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_origin *command) {
