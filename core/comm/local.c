@@ -177,14 +177,14 @@ static void fill_call(const cf_group *group, const cf_collective *how, const cf_
 static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how, const cf_part *part, const cut *c,
                                 struct cf_share *share, int32_t number, cf_event *done) {
     cf_queue *queue = cf_queue_at(group->devices[(c->first + number) % group->size], CF_COMM);
-    cf_waits waits = {.own = &queue->timeline, .n = 0};
+    cf_dispatch d;
     void *payload;
+    cf_dispatch_begin(&d, queue, run_slice, "allreduce", share ? CF_ALWAYS : 0, NULL);
     /* in every replica the stretch's own writes, and where it writes, all reads */
     for (int32_t r = 0; r < group->size; r++)
-        CF_TRY(cf_part_waits(&waits, part, r, cf_combine_reads(how->op, how->root, r),
-                             cf_combine_writes(how->op, how->root, r)));
-    CF_TRY(cf_queue_reserve(queue, run_slice, "allreduce", share ? CF_ALWAYS : 0, waits.items, waits.n,
-                            payload_bytes(group, how), &payload));
+        CF_TRY(cf_part_add(&d, part, r, cf_combine_reads(how->op, how->root, r),
+                           cf_combine_writes(how->op, how->root, r)));
+    CF_TRY(cf_dispatch_reserve(&d, payload_bytes(group, how), &payload));
     slice *s = payload;
     s->share = share;
     s->number = number;
@@ -194,7 +194,7 @@ static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how,
     const int64_t from = piece_at(c, number) * c->piece, to = piece_at(c, number + 1) * c->piece;
     if (share) fill_call(group, how, part, 0, part->n, &s->call);
     else fill_call(group, how, part, from, (to < part->n ? to : part->n) - from, &s->call);
-    *done = cf_queue_commit(queue);
+    *done = cf_dispatch_end(&d);
     return CFX_OK;
 }
 

@@ -46,43 +46,25 @@ cfx_status cf_group_open(const cf_way *way, int32_t n, cfx_device *const *device
 
 /* ---- waits ------------------------------------------------------------------------------------------ */
 
-/* A collective's writes are noted beside the earlier ones, which the rest of the buffer still rests on. */
-cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes) {
-    const cf_buffer *buffer = cf_part_buffer(part, r);
-    const cf_reason reason = reads ? CF_DATA : CF_ORDER;
-    CF_TRY(cf_refuse_void(part->handles[(int64_t)r * part->stride]));
-    if (part->bucket < 0) cf_waits_uses(waits, &buffer->writes, reason);
-    else cf_waits_event(waits, buffer->buckets[part->bucket].event, reason);
-    if (!writes) return CFX_OK;
-    cf_waits_uses(waits, &buffer->reads, CF_ORDER);
-    cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
-    return CFX_OK;
+static const cfx_tensor *handle_of(const cf_part *part, int32_t r) { return part->handles[(int64_t)r * part->stride]; }
+
+cfx_status cf_part_add(cf_dispatch *d, const cf_part *part, int32_t r, bool reads, bool writes) {
+    const cf_event *since = part->bucket < 0 ? NULL : &cf_part_buffer(part, r)->buckets[part->bucket].event;
+    return cf_dispatch_join(d, handle_of(part, r), since, reads, writes);
 }
 
 cfx_status cf_parts_notable(const cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts,
                             int32_t queues) {
-    for (int32_t k = 0; k < nparts; k++) {
-        for (int32_t r = 0; r < group->size; r++) {
-            cf_buffer *buffer = cf_part_buffer(&parts[k], r);
-            const bool writes = cf_combine_writes(how->op, how->root, r);
-            CF_TRY(cf_uses_room(writes ? &buffer->writes : &buffer->reads, queues));
-            if (writes) CF_TRY(cf_uses_room(&buffer->made, queues));
-        }
-    }
+    for (int32_t k = 0; k < nparts; k++)
+        for (int32_t r = 0; r < group->size; r++)
+            CF_TRY(cf_join_room(handle_of(&parts[k], r), cf_combine_writes(how->op, how->root, r), queues));
     return CFX_OK;
 }
 
 /* The next users of what was written wait for all commands, and for what the commands did not have to wait for. */
 void cf_part_note(const cf_collective *how, const cf_part *part, int32_t r, int32_t n, const cf_event *events) {
-    cf_buffer *buffer = cf_part_buffer(part, r);
     const bool writes = cf_combine_writes(how->op, how->root, r);
-    for (int32_t k = 0; k < n; k++) {
-        cf_uses_note(writes ? &buffer->writes : &buffer->reads, events[k]);
-        if (writes) cf_uses_note(&buffer->made, events[k]);
-    }
-    if (!writes) return;
-    buffer->fresh = buffer->empty = 0;
-    buffer->nbuckets = 0;
+    for (int32_t k = 0; k < n; k++) cf_did_join(handle_of(part, r), writes, events[k]);
 }
 
 /* ---- room ------------------------------------------------------------------------------------------- */

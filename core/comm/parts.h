@@ -72,8 +72,8 @@ void cf_parts_done(const cf_group *group);
 cfx_status cf_parts_notable(const cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts,
                             int32_t queues);
 
-/* Adds what a command waits for before it touches the part in replica r. */
-cfx_status cf_part_waits(cf_waits *waits, const cf_part *part, int32_t r, bool reads, bool writes);
+/* Adds the part in replica r to a command. */
+cfx_status cf_part_add(cf_dispatch *d, const cf_part *part, int32_t r, bool reads, bool writes);
 /* Replica r was read or written by n commands, whose events these are; an event of no queue is of no command. */
 void cf_part_note(const cf_collective *how, const cf_part *part, int32_t r, int32_t n, const cf_event *events);
 

@@ -22,30 +22,33 @@ static cfx_status run_join(cf_worker *worker, void *payload, bool poisoned) {
 typedef struct work {
     cf_group *group;
     cf_join like;
-    cf_waits *waits;        /* [size] */
-    join_command *commands; /* [size] */
-    cf_event *events;       /* [nparts][size] */
+    cf_dispatch *dispatches; /* [size] */
+    cf_touch *touches;       /* [size][2] */
+    join_command *commands;  /* [size] */
+    cf_event *events;        /* [nparts][size] */
 } work;
 
 static cfx_status work_new(cf_group *group, int32_t nparts, const cf_join *like, work **out) {
     const size_t n = (size_t)group->size;
-    const size_t bytes = sizeof(cf_waits) + sizeof(join_command) + (size_t)nparts * sizeof(cf_event);
+    const size_t bytes =
+        sizeof(cf_dispatch) + 2 * sizeof(cf_touch) + sizeof(join_command) + (size_t)nparts * sizeof(cf_event);
     void *memory;
     CF_TRY(cf_alloc_zero(1, sizeof(work) + n * bytes, &memory));
     work *w = *out = memory;
     w->group = group;
     w->like = *like;
-    w->waits = (cf_waits *)(w + 1);
-    w->commands = (join_command *)(w->waits + n);
+    w->dispatches = (cf_dispatch *)(w + 1);
+    w->touches = (cf_touch *)(w->dispatches + n);
+    w->commands = (join_command *)(w->touches + 2 * n);
     w->events = (cf_event *)(w->commands + n);
     return CFX_OK;
 }
 
 /* Member r's command, which has nothing to wait for yet. */
-static join_command *begin(work *w, int32_t r, const void *in, void *out) {
+static join_command *begin(work *w, const char *op, int32_t r, const void *in, void *out) {
     const cf_group *group = w->group;
-    w->waits[r].own = &cf_queue_at(group->devices[r], CF_COMM)->timeline;
-    w->waits[r].n = 0;
+    cf_dispatch_begin(&w->dispatches[r], cf_queue_at(group->devices[r], CF_COMM), run_join, op, CF_ALWAYS | CF_JOINS,
+                      &w->touches[2 * r]);
     w->commands[r] = (join_command){group->link, group->state, group->rank + r, w->like};
     w->commands[r].join.sequence = group->sequence + 1;
     w->commands[r].join.in = in;
@@ -54,15 +57,14 @@ static join_command *begin(work *w, int32_t r, const void *in, void *out) {
 }
 
 /* Reserves all before it commits the first, so that no participant is left to wait for one that does not come. */
-static cfx_status enqueue_all(work *w, const char *op, cf_event *events) {
+static cfx_status enqueue_all(work *w, cf_event *events) {
     cf_group *group = w->group;
     void *payload[CF_MAX_DEVICES];
     for (int32_t r = 0; r < group->size; r++) {
-        CF_TRY(cf_queue_reserve(cf_queue_at(group->devices[r], CF_COMM), run_join, op, CF_ALWAYS | CF_JOINS,
-                                w->waits[r].items, w->waits[r].n, sizeof(join_command), &payload[r]));
+        CF_TRY(cf_dispatch_reserve(&w->dispatches[r], sizeof(join_command), &payload[r]));
         *(join_command *)payload[r] = w->commands[r];
     }
-    for (int32_t r = 0; r < group->size; r++) events[r] = cf_queue_commit(cf_queue_at(group->devices[r], CF_COMM));
+    for (int32_t r = 0; r < group->size; r++) events[r] = cf_dispatch_end(&w->dispatches[r]);
     group->sequence++;
     return CFX_OK;
 }
@@ -74,14 +76,14 @@ static cfx_status enqueue_part(work *w, const cf_part *part, cf_event *events) {
     const int32_t root = w->like.root;
     for (int32_t r = 0; r < w->group->size; r++) {
         char *data = cf_part_data(part, r);
-        join_command *command = begin(w, r, data, data);
+        join_command *command = begin(w, "allreduce", r, data, data);
         command->join.dtype = part->dtype;
         command->join.n = part->n;
         for (int32_t s = 0; s < w->group->size; s++)
-            CF_TRY(cf_part_waits(&w->waits[r], part, s, cf_combine_reads(op, root, s),
-                                 s == r && cf_combine_writes(op, root, s)));
+            CF_TRY(cf_part_add(&w->dispatches[r], part, s, cf_combine_reads(op, root, s),
+                               s == r && cf_combine_writes(op, root, s)));
     }
-    return enqueue_all(w, "allreduce", events);
+    return enqueue_all(w, events);
 }
 
 static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
@@ -113,15 +115,13 @@ static cfx_status join_apart(const char *name, cf_group *group, const cf_join *l
     CF_TRY(work_new(group, 1, like, &w));
     cfx_status status = CFX_OK;
     for (int32_t r = 0; r < n && status == CFX_OK; r++) {
-        begin(w, r, cf_data(in[r]), cf_data(out[r]));
-        for (int32_t s = 0; s < n && status == CFX_OK; s++) status = cf_wait_to_read(&w->waits[r], in[s]);
-        if (status == CFX_OK) status = cf_wait_to_write(&w->waits[r], out[r]);
+        cf_dispatch *d = &w->dispatches[r];
+        begin(w, name, r, cf_data(in[r]), cf_data(out[r]));
+        for (int32_t s = 0; s < n && status == CFX_OK; s++)
+            status = s == r ? cf_dispatch_view(d, in[s], CF_READ) : cf_dispatch_join(d, in[s], NULL, true, false);
+        if (status == CFX_OK) status = cf_dispatch_view(d, out[r], CF_MAKE);
     }
-    if (status == CFX_OK) status = enqueue_all(w, name, w->events);
-    for (int32_t r = 0; r < n && status == CFX_OK; r++) {
-        cf_did_read(in[r], w->events[r]);
-        cf_did_write(out[r], w->events[r]);
-    }
+    if (status == CFX_OK) status = enqueue_all(w, w->events);
     free(w);
     return status;
 }

@@ -15,28 +15,25 @@ static void find_range(const cfx_tensor *x, cf_touch *touch) {
         touch->to = (touch->to + CF_ALIGN - 1) & -(int64_t)CF_ALIGN;
 }
 
-static cfx_status add_view(cf_waits *waits, const cfx_tensor *x, cf_use use, cf_touch *touch) {
+cfx_status cf_dispatch_view(cf_dispatch *d, const cfx_tensor *x, cf_use use) {
     cf_buffer *buffer = x->_buffer;
+    cf_touch *touch = &d->touches[d->n++];
     touch->buffer = buffer;
     touch->use = (uint8_t)use;
     if (use == CF_READ) {
         CF_TRY(cf_refuse_void(x));
         CF_TRY(cf_uses_room(&buffer->reads, 1));
-        cf_waits_uses(waits, &buffer->writes, CF_DATA);
+        cf_waits_uses(&d->waits, &buffer->writes, CF_DATA);
         return CFX_OK;
     }
     find_range(x, touch);
     /* A part made in a void buffer would hide that the rest is void. */
     if (!touch->whole || use == CF_UPDATE) CF_TRY(cf_refuse_void(x));
     CF_TRY(cf_uses_room(&buffer->made, 1));
-    cf_waits_uses(waits, &buffer->writes, touch->whole && use == CF_MAKE ? CF_ORDER : CF_DATA);
-    cf_waits_uses(waits, &buffer->reads, CF_ORDER);
-    if (buffer->block->uses.n) cf_waits_uses(waits, &buffer->block->uses, CF_ORDER);
+    cf_waits_uses(&d->waits, &buffer->writes, touch->whole && use == CF_MAKE ? CF_ORDER : CF_DATA);
+    cf_waits_uses(&d->waits, &buffer->reads, CF_ORDER);
+    if (buffer->block->uses.n) cf_waits_uses(&d->waits, &buffer->block->uses, CF_ORDER);
     return CFX_OK;
-}
-
-cfx_status cf_dispatch_view(cf_dispatch *d, const cfx_tensor *x, cf_use use) {
-    return add_view(&d->waits, x, use, &d->touches[d->n++]);
 }
 
 static void note_write(const cf_touch *touch, cf_event e) {
@@ -64,22 +61,35 @@ cf_event cf_dispatch_end(cf_dispatch *d) {
     return e;
 }
 
-cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x) {
-    cf_touch touch;
-    return add_view(waits, x, CF_READ, &touch);
+/* ---- parts ------------------------------------------------------------------------------------------ */
+
+cfx_status cf_dispatch_join(cf_dispatch *d, const cfx_tensor *x, const cf_event *since, bool reads, bool writes) {
+    const cf_buffer *buffer = x->_buffer;
+    const cf_reason reason = reads ? CF_DATA : CF_ORDER;
+    CF_TRY(cf_refuse_void(x));
+    if (since) cf_waits_event(&d->waits, *since, reason);
+    else cf_waits_uses(&d->waits, &buffer->writes, reason);
+    if (!writes) return CFX_OK;
+    cf_waits_uses(&d->waits, &buffer->reads, CF_ORDER);
+    cf_waits_uses(&d->waits, &buffer->block->uses, CF_ORDER);
+    return CFX_OK;
 }
 
-cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x) {
-    cf_touch touch;
-    return add_view(waits, x, CF_MAKE, &touch);
+cfx_status cf_join_room(const cfx_tensor *x, bool writes, int32_t n) {
+    cf_buffer *buffer = x->_buffer;
+    if (!writes) return cf_uses_room(&buffer->reads, n);
+    CF_TRY(cf_uses_room(&buffer->writes, n));
+    return cf_uses_room(&buffer->made, n);
 }
 
-void cf_did_read(const cfx_tensor *x, cf_event e) { cf_uses_note(&x->_buffer->reads, e); }
-
-void cf_did_write(const cfx_tensor *x, cf_event e) {
-    cf_touch touch = {.buffer = x->_buffer, .use = CF_MAKE};
-    find_range(x, &touch);
-    note_write(&touch, e);
+/* A write is noted beside the earlier ones, which the rest of the buffer still rests on. */
+void cf_did_join(const cfx_tensor *x, bool writes, cf_event e) {
+    cf_buffer *buffer = x->_buffer;
+    cf_uses_note(writes ? &buffer->writes : &buffer->reads, e);
+    if (!writes) return;
+    cf_uses_note(&buffer->made, e);
+    buffer->fresh = buffer->empty = 0;
+    buffer->nbuckets = 0;
 }
 
 /* ---- the host's waits ------------------------------------------------------------------------------- */

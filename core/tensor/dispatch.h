@@ -54,10 +54,14 @@ static inline cfx_status cf_dispatch_reserve(cf_dispatch *d, size_t bytes, void 
 /* Commits the command, and notes it in the buffers of its views. */
 cf_event cf_dispatch_end(cf_dispatch *d);
 
-/* What comm still does by hand. */
-cfx_status cf_wait_to_read(cf_waits *waits, const cfx_tensor *x);
-cfx_status cf_wait_to_write(cf_waits *waits, const cfx_tensor *x);
-void cf_did_read(const cfx_tensor *x, cf_event e);
-void cf_did_write(const cfx_tensor *x, cf_event e);
+/* ---- parts that several commands join, none of which stands for the rest of the buffer ---------------- */
+
+/* The command waits until it may read, or write, a part of x; if neither, until the part is there.  since: the write that
+ * made the part; NULL: all that was written.  Nothing is noted at its end, but by cf_did_join once all commands are
+ * enqueued, so that they do not wait for each other. */
+cfx_status cf_dispatch_join(cf_dispatch *d, const cfx_tensor *x, const cf_event *since, bool reads, bool writes);
+/* Makes room to note commands on n queues, so that noting cannot fail: before the first is enqueued. */
+cfx_status cf_join_room(const cfx_tensor *x, bool writes, int32_t n);
+void cf_did_join(const cfx_tensor *x, bool writes, cf_event e);
 
 #endif
