@@ -27,33 +27,33 @@ typedef struct rest {
  * front, goes on with the last pieces of the others'.  The worker of the first slice ends it when all pieces are done, so
  * that it alone is waited for, and a worker that sleeps, or is kept from its core, holds up nobody: when it comes, nothing
  * is left for it.  The share is the group's, and serves another part once the last slice has ended. */
-struct cf_share {
-    struct cf_share *next;  /* of a ring */
+typedef struct shared {
+    struct shared *next;    /* of a ring */
     _Atomic int32_t users;  /* slices that have not ended */
     _Atomic int32_t failed; /* 1: a piece did */
     _Atomic int64_t pieces; /* that are not done */
     rest rests[];           /* [slices] */
-};
+} shared;
 
-static cfx_status share_new(cf_group *group, struct cf_share **out) {
-    struct cf_share *last = group->share; /* the one that was taken last */
+static cfx_status share_new(cf_group *group, shared **out) {
+    shared *last = group->own; /* the one that was taken last */
     void *memory;
     if (last && atomic_load_explicit(&last->next->users, memory_order_acquire) == 0) {
-        *out = group->share = last->next;
+        *out = group->own = last->next;
         return CFX_OK;
     }
-    CF_TRY(cf_alloc_zero(1, sizeof(struct cf_share) + (size_t)group->size * sizeof(rest), &memory));
-    struct cf_share *made = memory;
+    CF_TRY(cf_alloc_zero(1, sizeof(shared) + (size_t)group->size * sizeof(rest), &memory));
+    shared *made = memory;
     made->next = last ? last->next : made;
     if (last) last->next = made;
-    *out = group->share = made;
+    *out = group->own = made;
     return CFX_OK;
 }
 
 static void end_shares(cf_group *group) {
-    for (struct cf_share *first = group->share, *share = first, *next; share; share = next == first ? NULL : next) {
-        next = share->next;
-        free(share);
+    for (shared *first = group->own, *at = first, *next; at; at = next == first ? NULL : next) {
+        next = at->next;
+        free(at);
     }
 }
 
@@ -71,7 +71,7 @@ static bool take_piece(rest *of, bool own, int64_t *out) {
 }
 
 /* Waits for the pieces that other workers have begun: they are in the middle of them, and wait for nothing. */
-static void wait_for_pieces(struct cf_share *share) {
+static void wait_for_pieces(shared *share) {
     for (int spins = 0; atomic_load_explicit(&share->pieces, memory_order_acquire) > 0; spins++) {
         if (spins < SPINS) cf_relax();
         else sched_yield();
@@ -81,7 +81,7 @@ static void wait_for_pieces(struct cf_share *share) {
 /* ---- a slice ---------------------------------------------------------------------------------------- */
 
 typedef struct slice {
-    struct cf_share *share; /* NULL: there is one slice, or its device only launches: the call is all of it */
+    shared *share; /* NULL: there is one slice, or its device only launches: the call is all of it */
     int32_t number, slices;
     int64_t n, piece; /* elements of the part, and of a piece; the call's views begin where the part does */
     cf_call call;
@@ -102,7 +102,7 @@ static cfx_status run_piece(cf_worker *worker, slice *s, int64_t number) {
 /* In a poisoned queue the pieces of the first slice, and what is left of the others', are taken and left undone. */
 static cfx_status run_slice(cf_worker *worker, void *payload, bool poisoned) {
     slice *s = payload;
-    struct cf_share *share = s->share;
+    shared *share = s->share;
     if (!share) return worker->backend->kernels[CF_OP_combine](worker, &s->call);
     cfx_status status = CFX_OK;
     int64_t taken = 0, piece;
@@ -175,7 +175,7 @@ static void fill_call(const cf_group *group, const cf_collective *how, const cf_
 }
 
 static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how, const cf_part *part, const cut *c,
-                                struct cf_share *share, int32_t number, cf_event *done) {
+                                shared *share, int32_t number, cf_event *done) {
     cf_queue *queue = cf_queue_at(group->devices[(c->first + number) % group->size], CF_COMM);
     cf_dispatch d;
     void *payload;
@@ -199,7 +199,7 @@ static cfx_status enqueue_slice(const cf_group *group, const cf_collective *how,
 }
 
 /* All is set before the first slice is enqueued, for its worker may be through with it before the second one is. */
-static cfx_status share_for(cf_group *group, const cut *c, struct cf_share **out) {
+static cfx_status share_for(cf_group *group, const cut *c, shared **out) {
     *out = NULL;
     if (c->slices == 1 || group->devices[0]->backend->streams) return CFX_OK;
     CF_TRY(share_new(group, out));
@@ -216,7 +216,7 @@ static cfx_status share_for(cf_group *group, const cut *c, struct cf_share **out
 static cfx_status enqueue_part(cf_group *group, const cf_collective *how, const cf_part *part, int64_t *bytes_before,
                                cf_event *events) {
     const cut c = cut_for(group, part, bytes_before);
-    struct cf_share *share;
+    shared *share;
     CF_TRY(share_for(group, &c, &share));
     cf_event unnoted;
     cfx_status status = CFX_OK;

@@ -40,7 +40,7 @@ typedef struct cf_way {
      * from the reduction of all in.  NULL: by copies. */
     cfx_status (*gather)(cf_group *group, const cfx_tensor *const *in, cfx_tensor *const *out);
     cfx_status (*scatter)(cf_group *group, cf_combine op, const cfx_tensor *const *in, cfx_tensor *const *out);
-    void (*end)(cf_group *group); /* frees what it has put into the group; the workers have stopped.  NULL: nothing */
+    void (*end)(cf_group *group); /* frees what it keeps with the group; the workers have stopped.  NULL: nothing */
 } cf_way;
 
 struct cf_group {
@@ -48,9 +48,9 @@ struct cf_group {
     const cf_way *way;
     int32_t rank, size; /* this process's first member; how many there are, which are all this process's */
     const cf_link *link;
-    void *state;            /* the link's */
-    uint64_t sequence;      /* of what the link was given last, from 1: the same with every member */
-    struct cf_share *share; /* local.c's */
+    void *state;       /* the link's */
+    uint64_t sequence; /* of what the link was given last, from 1: the same with every member */
+    void *own;         /* what its way keeps with it */
     cfx_device *devices[];
 };
 
