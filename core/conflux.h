@@ -39,7 +39,7 @@ extern "C" {
 
 enum { CFX_MAX_DIMS = 8, CFX_MAX_THREADS = 4096 };
 
-/* What a call returns.  CFX_CUSTOM is no failure but the tape's request to run one backward function of the
+/* The result of a call.  CFX_CUSTOM is no failure but the tape's request to run one backward function of the
  * host's own. */
 typedef enum cfx_status {
     CFX_OK = 0,
@@ -126,13 +126,13 @@ typedef struct cfx_backend_info {
     char name[16];       /* "cpu", "cuda" */
     int32_t devices;     /* how many this machine has, without virtual ones */
     char reason[544];    /* why there is none; "" where there are some */
-    char libraries[256]; /* what it rests on, with versions; "" where that is not known */
+    char libraries[256]; /* those that it rests on, with versions; "" where that is not known */
 } cfx_backend_info;
 /* How many kinds there are, with those whose plugin is missing. */
 CFX_API int32_t cfx_backend_count(void);
 /* Kind i, from 0.  Loads plugins, which may take a part of a second. */
 CFX_API cfx_status cfx_backend(int32_t i, cfx_backend_info *out);
-/* What device `device` (from 0) of kind i is, in words. */
+/* Describes device `device` (from 0) of kind i in words. */
 CFX_API cfx_status cfx_backend_device(int32_t i, int32_t device, char *text, size_t bytes);
 
 /* ---- contexts and devices -------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ typedef struct cfx_memory_info {
     double limit;
     double blocks; /* live blocks */
 } cfx_memory_info;
-/* What the device's pool holds now. */
+/* The bytes that the device's pool holds now. */
 CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out);
 /* For hosts with a garbage collector: the int32 is not 0 once a pool has grown by more than the threshold since
  * the last cfx_debt_paid.  Look at it before a handle is made, collect, and say so. */
@@ -454,10 +454,10 @@ CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *
 
 /* ---- collectives over replicas --------------------------------------------------------------------- */
 
-/* leaves: [replicas][n] handles, replica by replica; place i of every replica must have one shape and dtype,
- * and each replica one device.  op: "sum" "prod" "max" "min" "avg".  The order of addition is that of the
- * replicas, so equal runs give equal bits.  What is written is not expanded, replicas share no element, and tensors
- * of one replica do so likewise in all replicas: one is the other, or lies in it. */
+/* leaves: [replicas][n] handles, replica by replica; place i of every replica must have one shape and dtype, and each
+ * replica one device.  op: "sum" "prod" "max" "min" "avg".  The order of addition is that of the replicas, so equal
+ * runs give equal bits.  A tensor that is written is not expanded, replicas share no element, and tensors of one
+ * replica do so likewise in all replicas: one is the other, or lies in it. */
 CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
 /* Only replica `root` (from 0) changes. */
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves);
@@ -544,13 +544,13 @@ CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, 
 /* The text of the part above, for ffi.cdef. */
 CFX_API const char *cfx_cdef(void);
 
-/* What Conflux has to say goes here and nowhere else; level 0 error, 1 warning, 2 info.  May run on a worker
+/* Takes each message of Conflux, which prints none itself; level 0 error, 1 warning, 2 info.  May run on a worker
  * thread; must not call Conflux. */
 typedef void (*cfx_log_hook)(void *data, int level, const char *message);
 /* Sets that hook, for the process; NULL drops what is said. */
 CFX_API void cfx_log_to(cfx_log_hook hook, void *data);
-/* What the calling thread, and the contexts that it makes from here on, have to say goes to `log` instead; a hook of
- * NULL: to the process's again.  Returns what held before. */
+/* Sends the messages of the calling thread, and of the contexts that it makes from here on, to `log` instead; a hook of
+ * NULL: to the process's again.  Returns the log that it had before. */
 typedef struct cfx_log {
     cfx_log_hook hook;
     void *data;
@@ -570,8 +570,8 @@ CFX_API cfx_status cfx_share(cfx_device *device, int32_t dtype, int32_t ndim, co
 
 /* The least stack, in bytes, that a thread has left where it calls a function of an engine's; with less, the call fails
  * with CFX_ESTATE.  Lua functions that call each other too deep take two thirds of it, LuaJIT's parser 130 KiB for the
- * deepest text that it accepts.  What is left of a stack of the program's own making (a fiber's) is not known: it must
- * have as much. */
+ * deepest text that it accepts.  Conflux cannot see how much is left of a stack of the program's own making (a
+ * fiber's): it must have as much. */
 enum { CFX_STACK_BYTES = 512 * 1024 };
 
 /* A Lua state with Conflux in it, and its context.  Several live side by side, each used by one thread at a time: a
@@ -585,7 +585,7 @@ typedef struct cfx_engine cfx_engine;
 typedef struct cfx_progress {
     const char *label;  /* "" where the script gives none */
     double done, total; /* done: by the devices, not only enqueued */
-    double rate;        /* what was done per second */
+    double rate;        /* of `done`, per second */
     double seconds;     /* since it began */
     double loss;        /* the last one that is known; NaN: none is */
     int32_t finished;   /* 1: this was the last time */
@@ -616,9 +616,9 @@ CFX_API cfx_status cfx_engine_free(cfx_engine *engine);
 /* Its context (NULL: none), to make tensors for the engine's functions.  While a call is under way, only functions that
  * the script calls may use it.  It ends with the engine. */
 CFX_API cfx_context *cfx_engine_context(const cfx_engine *engine);
-/* What went wrong in the last call that failed, with Lua's traceback, as long as it is; cfx_error() has as much as fits
- * there.  "" if nothing has.  Lasts until the next call.  It does not tell of CFX_ESTATE, for then the engine is someone
- * else's; cfx_error() does. */
+/* The error of the last call that failed, with Lua's traceback, in full; cfx_error() has as much as fits there.  "" if
+ * nothing has.  Lasts until the next call.  It does not tell of CFX_ESTATE, for then the engine is someone else's;
+ * cfx_error() does. */
 CFX_API const char *cfx_engine_error(const cfx_engine *engine);
 
 /* Run a script: CFX_EIO if there is no such file, CFX_ESCRIPT if it does not parse or raises an error, CFX_EMEMORY if
@@ -637,10 +637,10 @@ CFX_API void cfx_engine_interrupt(cfx_engine *engine);
 
 typedef enum cfx_kind { CFX_NIL = 0, CFX_BOOLEAN = 1, CFX_NUMBER = 2, CFX_STRING = 3, CFX_TENSOR = 4 } cfx_kind;
 
-/* Who receives values owns what is in them, and gives it back with cfx_value_release: the caller of cfx_engine_call the
- * results, the engine those of a function that it called.  Strings to give away are made by
- * cfx_value_string.  Arguments stay with whoever passes them; a function that keeps a tensor takes a handle of its own with
- * cfx_retain. */
+/* The receiver of values owns their strings and tensors, and gives them back with cfx_value_release: the caller of
+ * cfx_engine_call the results, the engine those of a function that it called.  Strings to give away are made by
+ * cfx_value_string.  Arguments stay with the side that passes them; a function that keeps a tensor takes a handle of
+ * its own with cfx_retain. */
 typedef struct cfx_value {
     int32_t kind; /* a cfx_kind */
     union {
@@ -660,8 +660,8 @@ CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value 
 CFX_API void cfx_value_release(int32_t n, cfx_value *values);
 
 /* Calls the Lua function of that name, global ("train") or in tables ("model.train"); results that are missing are nil,
- * those too many are dropped, and one that is neither nil, boolean, number, string nor tensor is CFX_EARG.  What `results`
- * held before is overwritten; after a failure they are nil. */
+ * those too many are dropped, and one that is neither nil, boolean, number, string nor tensor is CFX_EARG.  The call
+ * overwrites `results`, whatever they held; after a failure they are nil. */
 CFX_API cfx_status cfx_engine_call(cfx_engine *engine, const char *name, int32_t nargs, const cfx_value *args,
                                    int32_t nresults, cfx_value *results);
 

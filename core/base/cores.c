@@ -1,4 +1,4 @@
-/* cores.c: masks, quotas, and who uses the cores.  See cores.h. */
+/* cores.c: masks, quotas, and the processes' use of the cores.  See cores.h. */
 #include "base/cores.h"
 
 #include <dirent.h>

@@ -17,11 +17,11 @@ int cf_cores_usable(void);
 typedef struct cf_cores {
     double at;     /* the moment, on a clock that only goes forward */
     int cores;     /* those this process may run on */
-    double busy;   /* what they have spent working, for anybody */
-    double own;    /* what this process has spent */
-    double waited; /* what its threads that had work waited for a core; below 0: the system does not tell */
+    double busy;   /* CPU time that they spent working, for anybody */
+    double own;    /* CPU time that this process spent */
+    double waited; /* time that its threads with work waited for a core; below 0: the system does not tell */
     double quota;  /* cores that its cgroup may keep busy; 0: as many as there are */
-    double group;  /* what its cgroup has spent, if there is a quota */
+    double group;  /* CPU time that its cgroup spent, if there is a quota */
 } cf_cores;
 
 /* False where the system does not tell. */

@@ -1,7 +1,7 @@
 /* locale.h: text that does not depend on the host's locale.
  *
- * A program in Germany may have set one in which 23.5 is written "23,5" and errors of the system are German.  What
- * Conflux says and reads is the same everywhere, in the C locale, which a thread takes for as long as it formats.
+ * A program in Germany may have set one in which 23.5 is written "23,5" and errors of the system are German.
+ * Conflux writes and reads the same text everywhere: a thread takes the C locale for as long as it formats.
  * A header alone, since plugins format, too.  C's locale is one object, which costs nothing to ask for.
  */
 #ifndef CF_BASE_LOCALE_H
@@ -31,7 +31,7 @@ __attribute__((format(printf, 3, 4))) static inline void cf_format(char *text, s
 /* strerror, which is not for several threads either. */
 static inline const char *cf_strerror(int error) { return strerror_l(error, cf_locale_c()); }
 
-/* What dlerror says. */
+/* dlerror's text, or a general one where dlerror has none. */
 static inline void cf_format_dlerror(char *text, size_t bytes) {
     const locale_t hosts = uselocale(cf_locale_c());
     const char *said = dlerror();

@@ -11,7 +11,7 @@ enum { CF_MESSAGE_BYTES = 1024 };
 
 /* Sends a line to the log hook; level 0 error, 1 warning, 2 info. */
 void cf_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What cfx_log_here gave this thread. */
+/* The log that cfx_log_here gave this thread. */
 cfx_log cf_log_of_thread(void);
 
 #endif

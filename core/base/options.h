@@ -1,8 +1,8 @@
 /* options.h: structs of options, as callers were compiled with them.
  *
- * A struct of options grows at its end, and its first field is the size that the caller knows.  What the caller's lacks
- * is 0, the default.  A size within a field is no struct of any version: reading it would cut a pointer in two.
- * A header alone, since libconflux_host has only the public names of libconflux.
+ * A struct of options grows at its end, and its first field is the size that the caller knows.  A field that the
+ * caller's lacks is 0, the default.  A size within a field is no struct of any version: reading it would cut a pointer
+ * in two.  A header alone, since libconflux_host has only the public names of libconflux.
  */
 #ifndef CF_BASE_OPTIONS_H
 #define CF_BASE_OPTIONS_H

@@ -1,7 +1,7 @@
 /* park.h: sleeping until a word changes.
  *
- * A parking word is an event count: whoever wants to sleep reads it, looks once more for a reason not to
- * sleep, and parks on the value it read; whoever makes a reason bumps the word.  On Linux this is the futex.
+ * A parking word is an event count: a thread that wants to sleep reads it, looks once more for a reason not to, and
+ * parks on the value that it read; a thread that makes such a reason bumps the word.  On Linux this is the futex.
  */
 #ifndef CF_BASE_PARK_H
 #define CF_BASE_PARK_H

@@ -9,8 +9,8 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 void cf_threads_hold(void) { pthread_mutex_lock(&turn); }
 void cf_threads_release(void) { pthread_mutex_unlock(&turn); }
 
-/* A child of fork may start threads of its own, whoever held the turn in its parent.  When the library is loaded, so that
- * of all locks that are taken for a fork this is the last, as it is elsewhere. */
+/* A child of fork may start threads of its own, even if another thread held the turn in its parent.  When the library
+ * is loaded, so that of all locks that are taken for a fork this is the last, as it is elsewhere. */
 __attribute__((constructor)) static void watch_forks(void) {
     (void)pthread_atfork(cf_threads_hold, cf_threads_release, cf_threads_release);
 }

@@ -128,7 +128,7 @@ void cf_dims_insert(int ndim, int dim, int64_t size, int64_t step, int64_t *shap
 
 void cf_dims_expand(int ndim, int64_t *shape, int64_t *stride, int to_ndim, const int64_t *to) {
     const int lead = to_ndim - ndim;
-    for (int d = to_ndim - 1; d >= 0; d--) { /* what is read lies at d or before */
+    for (int d = to_ndim - 1; d >= 0; d--) { /* the sizes still to be read lie at d or before */
         stride[d] = d < lead || shape[d - lead] != to[d] ? 0 : stride[d - lead];
         shape[d] = to[d];
     }

@@ -1,8 +1,8 @@
 /* view.h: the geometry of views: which element lies where.
  *
  * A view shows memory as a row-major array.  `shape` has its sizes, `stride` how far apart the neighbours along each
- * dimension lie, counted in elements: 0 repeats them, a negative stride runs backwards.  What the host works out of
- * sizes and strides it works out here: tensors, the kernels of the CPU and those who launch CUDA's share these
+ * dimension lie, counted in elements: 0 repeats them, a negative stride runs backwards.  All that the host
+ * works out of sizes and strides is here: tensors, the CPU's kernels and the launches of CUDA's share these
  * functions, and the plugin has a copy of its own.  They know addresses at most, neither buffers nor devices; device
  * code has its own few in kernel.cuh.
  *
@@ -41,7 +41,7 @@ static inline int64_t cf_dtype_size(int dtype) {
  * beside it the others may be of any size. */
 bool cf_shape_bytes(int dtype, int ndim, const int64_t *shape, size_t *bytes);
 
-/* The product of the sizes.  What no memory holds, and so is no tensor's shape or part of one, has no elements. */
+/* The product of the sizes; 0 if it overflows, for no memory holds such a tensor. */
 static inline int64_t cf_shape_numel(int ndim, const int64_t *shape) {
     int64_t n = 1;
     for (int d = 0; d < ndim; d++)
@@ -74,7 +74,7 @@ bool cf_dims_packed(int ndim, const int64_t *shape, const int64_t *stride);
 /* Whether several elements lie in one place because a dimension repeats them. */
 bool cf_dims_expanded(int ndim, const int64_t *shape, const int64_t *stride);
 
-/* What the view can touch, in elements counted from its first one: [low, high), or nothing, which is [0, 0). */
+/* The view's extent, in elements counted from its first one: [low, high), or [0, 0) where it has none. */
 void cf_dims_extent(int ndim, const int64_t *shape, const int64_t *stride, int64_t *low, int64_t *high);
 /* How many elements behind the first one the element of that index lies; indices go in row-major order, from 0. */
 static inline int64_t cf_dims_offset(int ndim, const int64_t *shape, const int64_t *stride, int64_t index) {

@@ -17,7 +17,7 @@ enum { CF_COMPUTE = 0, CF_COMM = 1, CF_QUEUES = 2 };
 /* The thread that runs a device's queues, as a kernel sees it. */
 typedef struct cf_worker {
     const struct cf_backend *backend;
-    void *state;   /* what backend->open made */
+    void *state;   /* backend->open made it */
     int threads;   /* the device's team; the backend may lower it to what there can be */
     int made;      /* threads of it that the backend has made; of another size than `threads`, or 0: there is no team */
     void *local;   /* the backend's own, made by thread_begin */
@@ -103,7 +103,7 @@ typedef struct cf_join {
     void *out;
 } cf_join;
 
-/* What carries data between devices that do not reach each other's memory. */
+/* Carries data between devices that do not reach each other's memory. */
 typedef struct cf_link {
     const char *name; /* "nccl" */
     /* The link's state for a group of these devices, in this order; made at its first use and kept while they are open

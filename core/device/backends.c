@@ -94,7 +94,7 @@ void cf_default_spec(char spec[CF_DEFAULT_SPEC_BYTES]) {
     else snprintf(spec, CF_DEFAULT_SPEC_BYTES, "cpu");
 }
 
-/* ---- what there is ---------------------------------------------------------------------------------- */
+/* ---- kinds and their devices ------------------------------------------------------------------------ */
 
 static const char *const kinds[] = {"cpu", "cuda"};
 enum { KINDS = sizeof kinds / sizeof *kinds };

@@ -10,7 +10,7 @@ typedef enum cf_formula {
     CF_FORMULAS
 } cf_formula;
 
-/* What a formula is of, as formulas.def says. */
+/* The domain of a formula, as formulas.def says. */
 typedef enum cf_formula_domain { CF_OF_ANY, CF_OF_FLOAT, CF_OF_TRUTH, CF_OF_LOGIC, CF_OF_CHOICE } cf_formula_domain;
 /* Bit k: operand k is read as 0 or 1. */
 #define CF_TRUTHS(domain) ((domain) == CF_OF_LOGIC ? 7 : (domain) == CF_OF_CHOICE ? 1 : 0)

@@ -20,7 +20,7 @@ enum {
     DEEPEST = 4 /* needs of needs: libcudnn_ops needs libcublas, which needs libcublasLt */
 };
 
-/* ---- what a file needs -------------------------------------------------------------------------------- */
+/* ---- the needs of a file ------------------------------------------------------------------------------ */
 
 typedef struct image {
     const char *bytes;

@@ -40,7 +40,7 @@ typedef struct cf_queue {
     uint64_t last;              /* ticket of the command enqueued last */
     uint64_t reserved;          /* tail once the reservation is committed */
     size_t promised;            /* bytes that cf_queue_room has made sure of and that are not enqueued yet */
-    cf_timeline timeline;       /* whose progress begins the worker's lines */
+    cf_timeline timeline;       /* its progress begins the worker's cache lines */
     /* the worker's */
     _Atomic uint64_t head;     /* bytes consumed; the host may read it */
     uint64_t launched, marked; /* tickets, where kernels only launch */

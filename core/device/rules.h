@@ -1,9 +1,9 @@
 /* rules.h: the update rules that every backend's `update` knows (rules.def has the formulas), and what it is told.
  *
  * The row update is (param, m?, v?) <- (grad, slot), in place on param and states, which are packed as the gradient is;
- * or a list of these, for a model's tensors.  What a rule's numbers are
- * lies in the call where they stay (i[0]: the rule; p[0]: the parameter's share of the rate, p[1]: weight decay,
- * p[2]: clip value or 0, p[3]: eps) and in the float64 slot [8] where they change from step to step:
+ * or a list of these, for a model's tensors.  A rule's numbers lie in the call where they stay (i[0]: the rule; p[0]:
+ * the parameter's share of the rate, p[1]: weight decay, p[2]: clip value or 0, p[3]: eps) and in the float64 slot [8]
+ * where they change from step to step:
  *
  *     slot[0]  the rate of this step
  *     slot[1]  beta1: momentum, rho or beta1
@@ -38,8 +38,8 @@ static inline int cf_rule_kind_states(int rule) {
     return all[rule];
 }
 
-/* What the formulas take.  rate: of this step and parameter; shrink: 1 - rate decay, for rules whose g has no decay in
- * it; clip: what a gradient is multiplied with first, limit: what it is cut to then; rest1 is 1 - beta1, rest2 is
+/* The names in the formulas.  rate: of this step and parameter; shrink: 1 - rate decay, for rules whose g has no decay
+ * in it; clip: what a gradient is multiplied with first, limit: what it is cut to then; rest1 is 1 - beta1, rest2 is
  * 1 - beta2; a, b, c: of the step. */
 #define CF_RULE_NUMBERS(X) \
     X(rate) X(decay) X(shrink) X(clip) X(limit) X(eps) X(beta1) X(beta2) X(rest1) X(rest2) X(a) X(b) X(c)
