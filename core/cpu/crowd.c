@@ -29,7 +29,7 @@ static const char *runtime(void) {
     return slash ? slash + 1 : info.dli_fname;
 }
 
-/* What the user has set that says how libgomp waits, or NULL. */
+/* The name of a variable by which the user has told libgomp how to wait, or NULL. */
 static const char *user_setting(void) {
     static const char *const names[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
     for (int k = 0; k < 2; k++) {

@@ -57,7 +57,7 @@ static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *out, dnnl_engine_t engin
 
 #endif
 
-/* ---- what is described -------------------------------------------------------------------------------------- */
+/* ---- descriptions ------------------------------------------------------------------------------------------- */
 
 #define TRY(call) \
     if ((status = (call)) != dnnl_success) goto done

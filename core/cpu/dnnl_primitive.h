@@ -33,7 +33,7 @@ dnnl_status_t cf_dnnl_primitive_run(cf_dnnl_primitive *p, dnnl_stream_t stream, 
 /* CFX_OK; CFX_EMEMORY; or CFX_ESTATE: oneDNN has no such operation. */
 cfx_status cf_dnnl_made(dnnl_status_t status, const char *what);
 
-/* ---- what is described ------------------------------------------------------------------------------------- */
+/* ---- descriptions ------------------------------------------------------------------------------------------ */
 
 /* A tensor's shape and format; with oneDNN 2 a struct, with 3 a pointer.  All zeros: there is none. */
 typedef dnnl_memory_desc_t cf_dnnl_desc;
@@ -42,7 +42,7 @@ dnnl_status_t cf_dnnl_desc_new(cf_dnnl_desc *out, int ndims, const dnnl_dims_t s
                                const dnnl_dims_t stride);
 void cf_dnnl_desc_free(cf_dnnl_desc *desc);
 
-/* What is done to a result before it is written: y is added to it, an activation taken of it. */
+/* Steps that oneDNN takes before it writes a result: it adds y, or takes an activation. */
 dnnl_status_t cf_dnnl_append_sum(dnnl_post_ops_t ops);
 dnnl_status_t cf_dnnl_append_act(dnnl_post_ops_t ops, dnnl_alg_kind_t act, float alpha);
 

@@ -40,7 +40,7 @@ static void cuda_close(void *state) {
         cf_cuda_free_pinned(device->index, queue->faults);
     }
     cf_cuda_free(device->index, device->words);
-    cudaGetLastError(); /* what could not be freed is no business of the next call */
+    cudaGetLastError(); /* an error in freeing is no business of the next call */
     delete device;
 }
 

@@ -48,7 +48,7 @@ struct cf_cuda_queue {
     std::chrono::steady_clock::time_point since; /* it was launched, or something of the queue ran */
 };
 
-/* What backend->open makes, one a (virtual) device.  `shared` is what kernels see, worker->local. */
+/* backend->open makes one for each (virtual) device.  `shared` is what kernels see, worker->local. */
 struct cf_cuda_device {
     cf_cuda shared;
     int index, selected;

@@ -42,7 +42,7 @@ template <class C> struct job {
     int64_t n;
     int32_t dtype;   /* of y */
     int32_t aligned; /* all that is not the same lies on 16 bytes */
-    int32_t ndim;    /* what follows: for strided views */
+    int32_t ndim;    /* from here on: for strided views */
     divisor size[CFX_MAX_DIMS];
     int64_t stride[MAX_IN + 1][CFX_MAX_DIMS]; /* of the operands, then of y */
 };

@@ -33,7 +33,7 @@ extern "C" {
 #define CF_ROLLED _Pragma("unroll 1")
 #endif
 
-/* ---- what a row gets ---------------------------------------------------------------------------------------- */
+/* ---- a row's arguments -------------------------------------------------------------------------------------- */
 
 /* The ticket of a queue's first fault, or 0: in device memory, and for other GPUs in host memory.  See halt.cu. */
 typedef struct cf_cuda_halt {
@@ -106,7 +106,7 @@ __device__ static inline int cf_list_find(const cf_list &list) {
     return low;
 }
 
-/* All who set it in one launch say the same. */
+/* All threads that set it in one launch write the same. */
 __device__ static inline void cf_set_halt(cf_cuda_halt halt, uint64_t ticket) {
     if (*halt.word > 0) return;
     *halt.word = ticket;
@@ -123,7 +123,7 @@ __device__ static inline int64_t cf_checked_id(cf_cuda_fault *fault, int op, int
         fault->position = position;
         fault->size = size;
         cf_set_halt(fault->halt, fault->ticket);
-        __threadfence_system(); /* who sees `some` sees the rest */
+        __threadfence_system(); /* a reader that sees `some` sees the rest */
         *(volatile int32_t *)fault->some = 1;
     }
     return 0;
@@ -131,7 +131,7 @@ __device__ static inline int64_t cf_checked_id(cf_cuda_fault *fault, int op, int
 
 /* ---- types -------------------------------------------------------------------------------------------------- */
 
-/* What a dtype is computed in. */
+/* The type that a kernel computes a dtype in. */
 typedef enum cf_cuda_compute { CF_CUDA_F32, CF_CUDA_F64, CF_CUDA_I64 } cf_cuda_compute;
 static inline cf_cuda_compute cf_cuda_compute_of(int dtype) {
     return dtype == CFX_FLOAT64 ? CF_CUDA_F64 : cf_is_float(dtype) ? CF_CUDA_F32 : CF_CUDA_I64;

@@ -262,7 +262,7 @@ template <class To> static bool convert_runs_to(cf_worker *worker, const pair &p
 
 /* ---- fill and zero_ranges ----------------------------------------------------------------------------------- */
 
-/* What a fill writes; of a large int64 the bits, which no double holds. */
+/* The value that a fill writes; of a large int64 the bits, which no double holds. */
 typedef struct number {
     double value;
     int64_t integer;

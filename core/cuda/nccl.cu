@@ -1,10 +1,11 @@
 /* nccl.cu: the link between GPUs, by NCCL.
  *
- * NCCL is opened when the first group of GPUs is made, so that a machine without it trains on one GPU, and one whose GPUs
- * reach each other trains on all.  A group has a communicator for each of its devices, made together and kept until one
- * of them closes.  Communicators do not block: a call returns before the other participants have come, and test()
- * says when they have.  What never comes, or NCCL gives up, ends the group: each device's own worker aborts its own
- * communicator, its queue fails with the first reason, and the next collective over these devices makes a new group.
+ * NCCL is opened when the first group of GPUs is made, so that a machine without it trains on one GPU, and one whose
+ * GPUs reach each other trains on all.  A group has a communicator for each of its devices, made together and kept
+ * until one of them closes.  Communicators do not block: a call returns before the other participants have come, and
+ * test() says when they have.  A collective that never ends, or that NCCL gives up, ends the group: each device's own
+ * worker aborts its own communicator, its queue fails with the first reason, and the next collective over these devices
+ * makes a new group.
  */
 #include "cuda/nccl.cuh"
 
@@ -344,7 +345,7 @@ static cfx_status start(cf_worker *worker, void *of, int32_t rank, const cf_join
     return CFX_OK;
 }
 
-/* What NCCL, the other participants and the clock say of the queue's collective. */
+/* Asks NCCL, the other participants and the clock how the queue's collective is. */
 static cfx_status ask(cf_cuda_queue *queue, ncclResult_t *state) {
     cf_cuda_group *group = (cf_cuda_group *)queue->joined;
     const int rank = queue->rank;

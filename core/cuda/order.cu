@@ -105,8 +105,8 @@ template <class K> __global__ void __launch_bounds__(CF_THREADS) order_short(ord
     }
 }
 
-/* Sorts each tile of each row and writes its `keep` first items, or all of a shorter last tile.  What is cut are the
- * values of x, or, once items are there, the items [rows, n]; `kept` are left of a row. */
+/* Sorts each tile of each row and writes its `keep` first items, or all of a shorter last tile.  A tile is cut from the
+ * values of x, or, once items are there, from the items [rows, n]; `kept` are left of a row. */
 template <class K>
 __global__ void __launch_bounds__(CF_THREADS)
     order_cut(ordering o, const K *items, int64_t n, int keep, K *out /* [rows, kept] */, int64_t kept) {

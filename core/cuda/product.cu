@@ -13,7 +13,7 @@
 
 #include <cublasLt.h> // after what the emulated one rests on
 
-/* What a product is made of: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
+/* The operands of a product: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
 struct task {
     cf_view y, a, b;
     const cf_view *bias;
@@ -70,7 +70,7 @@ template <class C> static cfx_status run_any(cf_worker *worker, const task *t) {
 
 /* ---- cuBLASLt ----------------------------------------------------------------------------------------------- */
 
-enum { WORKSPACE = 32 << 20 }; /* what Hopper's kernels want */
+enum { WORKSPACE = 32 << 20 }; /* as much as Hopper's kernels want */
 
 /* All that an algorithm depends on. */
 struct shape_key {
@@ -303,7 +303,7 @@ static cfx_status run_plan(cf_cuda_device *device, const task *t, const plan *us
     return CFX_OK;
 }
 
-/* What of a task has been done. */
+/* The parts of a task that have been done. */
 struct done {
     bool product, bias, activation;
 };

@@ -23,9 +23,9 @@ enum {
     MANY_RESULTS = 1 << 16 /* these fill a device with a thread each */
 };
 
-/* ---- what is done with two elements ------------------------------------------------------------------------- */
+/* ---- operations on two elements ----------------------------------------------------------------------------- */
 
-/* What sums of C are joined in. */
+/* The type in which sums of C are joined. */
 template <class C> struct wide { typedef double type; };
 template <> struct wide<int64_t> { typedef int64_t type; };
 

@@ -86,7 +86,7 @@ __device__ inline int64_t id_at(const void *ids, int dtype, int64_t at) { return
 /* Blocks that check, no more than the lanes of a warp, which joins what they found. */
 enum { CHECKS = CF_WARP, CHECKS_EACH = 4 * CF_THREADS };
 
-/* What a block found: n - position of its first wrong id, or 0. */
+/* A block's finding: n - position of its first wrong id, or 0. */
 typedef struct checks {
     int64_t *found; /* [count] */
     int count;

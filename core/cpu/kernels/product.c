@@ -249,7 +249,7 @@ static cfx_status one_product(cf_worker *worker, const cf_product *given, void *
 
 /* ---- from views to products ------------------------------------------------------------------------------ */
 
-/* What a product is made of: y <- act(a b + bias), computed in `dtype`. */
+/* The operands of a product: y <- act(a b + bias), computed in `dtype`. */
 typedef struct task {
     cf_view y, a, b;     /* y [.., n, m], a [.., n, k], b [.., k, m] of one rank */
     const cf_view *bias; /* [m] or NULL; then there is no batch */

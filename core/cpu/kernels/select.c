@@ -135,7 +135,7 @@ typedef struct picking {
     int dim, add;           /* add: picked is added into whole; else picked is taken from it */
     int64_t outer, n, size; /* n: of ids; size: of the dimension */
     nest tail;              /* y: whole, x: picked; the other way round when taking */
-    int way;                /* what the team splits */
+    int way;                /* BY_*: how the team splits the work */
 } picking;
 enum { BY_OUTER, BY_TAIL, BY_PLACE, BY_ROW };
 
