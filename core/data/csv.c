@@ -127,7 +127,7 @@ static int parse_word(const char *p, const char *end, double *out) {
     return 1;
 }
 
-/* What strtod would take beyond decimal numbers (hexadecimal, nan(...), spaces) is not let through to it. */
+/* Refuses what strtod would take beyond decimal numbers: hexadecimal, nan(...), spaces. */
 static int parse_number(const table *t, const char *p, const char *end, double *out) {
     if (parse_fast(p, end, out)) return 1;
     for (const char *c = p; c < end; c++)
@@ -155,7 +155,7 @@ static cfx_status push(table *t, double value, int64_t column, const char *p, co
         const size_t room = t->room ? t->room * 2 : FIRST_VALUES;
         size_t bytes;
         void *grown = t->values;
-        if (!cf_mul_size(room, size, &bytes)) bytes = SIZE_MAX; /* what there cannot be */
+        if (!cf_mul_size(room, size, &bytes)) bytes = SIZE_MAX; /* more than there can be */
         if (cf_realloc(&grown, bytes) != CFX_OK) return cf_fail_in(CFX_EMEMORY, t->path);
         t->values = grown;
         t->room = room;

@@ -62,7 +62,7 @@ struct cfx_loader {
     pthread_t thread;
 };
 
-/* ---- what a step holds ----------------------------------------------------------------------------- */
+/* ---- a step's batches ------------------------------------------------------------------------------ */
 
 /* Samples of a step, over all devices. */
 static int64_t step_samples(const cfx_loader *l, int64_t step) {

@@ -42,7 +42,7 @@ static void on_stop(int signal) { stopped = signal; }
 
 static const int watched[] = {SIGINT, SIGWINCH, SIGTSTP};
 
-/* What held before a line was edited. */
+/* The terminal's and the signals' state before a line was edited. */
 typedef struct before {
     sigset_t mask;
     struct sigaction resize, stop;
@@ -151,7 +151,7 @@ static unsigned char complete(EditLine *editor, int key) {
     const size_t length = (size_t)(line->cursor - line->buffer);
     char *before = strndup(line->buffer, length);
     if (!before) return CC_ERROR;
-    if (before[strspn(before, " \t\n")] == '\0') { /* what is pasted may be indented by tabs */
+    if (before[strspn(before, " \t\n")] == '\0') { /* pasted text may be indented by tabs */
         free(before);
         return el_insertstr(editor, "  ") == 0 ? CC_REFRESH : CC_ERROR;
     }

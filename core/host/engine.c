@@ -25,7 +25,7 @@ cfx_status cf_engine_fail(cfx_status status, const char *format, ...) {
     return status;
 }
 
-/* What LuaJIT says when memory is out, and whatever passed it on, such as a coroutine, says too. */
+/* LuaJIT says so when memory is out; a coroutine or the like that passed it on has put its own words around. */
 static bool says_no_memory(const char *message) {
     const char *found = strstr(message, "not enough memory");
     return found && found < message + strcspn(message, "\n");
@@ -85,7 +85,7 @@ cfx_status cf_task_run(cf_task *task) {
     cf_host_leave(&engine->host);
     if (lua_status != 0) {
         status = keep(task, lua_status, message);
-        cf_host_collect(&engine->host); /* what the error cut off may hold devices' memory */
+        cf_host_collect(&engine->host); /* objects that the error cut off may hold devices' memory */
         cfx_error_set(cfx_engine_error(engine));
     }
     cf_mode_hosts(&engine->mode);

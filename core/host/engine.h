@@ -22,7 +22,7 @@ struct cfx_engine {
     char *error; /* of the last call that failed; NULL: there was no memory for it, or none has */
 };
 
-/* What a script computes must not depend on the host's floating-point environment, nor the host on ours: each has its own,
+/* A script's results must not depend on the host's floating-point environment, nor the host on ours: each has its own,
  * scripts C's default.  Around calls; and the other way about around functions of the host's. */
 static inline void cf_mode_ours(fenv_t *hosts) {
     fegetenv(hosts);
@@ -34,7 +34,7 @@ static inline void cf_mode_hosts(const fenv_t *hosts) { fesetenv(hosts); }
 typedef struct cf_task {
     cfx_engine *engine;
     lua_CFunction run;
-    cfx_status status; /* what an error means if it is not that of a script */
+    cfx_status status; /* the status of an error that is not a script's */
 } cf_task;
 
 /* Runs the task as a call of its engine's: what it raises ends as status and message. */

@@ -47,7 +47,7 @@ static bool has_failed(lua_State *L) {
     return found;
 }
 
-/* What a state has to stop for. */
+/* Reasons for a state to stop. */
 enum { INTERRUPTED = 1, FULL = 2, TOO_DEEP = 4 };
 #define INTERRUPT "interrupted!"
 
@@ -80,8 +80,8 @@ static bool is_deep(const cf_host *host, size_t margin) {
     return host->floor && (const char *)__builtin_frame_address(0) < host->floor + margin;
 }
 
-/* What allocates may lie so much deeper than the instruction behind it.  One that lies higher comes after the overflow:
- * text was parsed, or the error is caught, whose making took memory as well. */
+/* A call that allocates may lie so much deeper than the instruction behind it.  One that lies higher comes after the
+ * overflow: text was parsed, or the error is caught, whose making took memory as well. */
 enum { MARGIN = 16 << 10 };
 
 /* After an overflow that was caught Lua's own stack may be so large that the next one takes no memory: until the call has
@@ -125,7 +125,7 @@ static void arm(cf_host *host, int32_t what) {
     lua_sethook(host->L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-/* The flag before `look`: who sees that one must find the other raised, or know that it was seen. */
+/* The flag before `look`: a thread that sees `look` must find the flag raised, or know that it was seen. */
 void cf_host_stop(cf_host *host) {
     if (!atomic_load(&host->running)) return;
     atomic_store(&host->asked, 1);
@@ -143,8 +143,8 @@ void cf_host_check(lua_State *L) {
 
 /* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
  * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
- * Lua's that doubles: who has used less than a third of the C stack by then has not used all of it when it asks again.
- * Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
+ * Lua's that doubles: a script that has used less than a third of the C stack by then has not used all of it when it
+ * asks again.  Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
  * (string.gsub, within a stack of Lua's that anything but an overflow has left large, asks for none.) */
 static const char *find_floor(void) {
     const size_t left = cf_host_stack_left(), third = left / 3, most = 2 << 20;
@@ -390,7 +390,7 @@ void cf_host_collect(cf_host *host) {
 
 /* ---- the program ------------------------------------------------------------------------------------ */
 
-static _Atomic(cf_host *) program; /* what signals reach, which are per process */
+static _Atomic(cf_host *) program; /* signals reach it; they are per process */
 
 lua_State *cf_host_open(void) {
     cf_host *host = calloc(1, sizeof *host);
@@ -418,7 +418,7 @@ int cf_host_call(lua_State *L, int nargs) {
     const int status = lua_pcall(L, nargs, 0, handler);
     cf_host_leave(host);
     lua_remove(L, handler);
-    if (status != 0) cf_host_collect(host); /* what the error cut off may hold devices' memory */
+    if (status != 0) cf_host_collect(host); /* objects that the error cut off may hold devices' memory */
     return status;
 }
 

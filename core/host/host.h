@@ -25,9 +25,9 @@ typedef struct cf_host {
     const char *floor;              /* how far down the C stack may grow while a call is under way; NULL: any */
     bool was_deep;                  /* it got there once */
     bool closes;                    /* its finalisers run */
-    _Atomic int32_t pending;        /* what the hook is armed for */
+    _Atomic int32_t pending;        /* the reasons that the hook is armed for */
     void *owner;                    /* the engine that it is part of; NULL: it is the program's */
-    _Atomic(cfx_context *) context; /* what an interrupt reaches; NULL until the program's Lua has made it */
+    _Atomic(cfx_context *) context; /* an interrupt reaches it; NULL until the program's Lua has made it */
     _Atomic int32_t running;        /* a call is under way */
     _Atomic int32_t asked;          /* it was asked to stop */
     _Atomic int32_t look;           /* by another thread: the next allocation sees it */

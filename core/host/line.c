@@ -16,7 +16,7 @@
 struct cf_line {
     cf_edit *edit; /* NULL: by stdio */
     bool has_terminal;
-    struct sigaction before; /* what an interrupt did; only with a terminal */
+    struct sigaction before; /* the old action of an interrupt; only with a terminal */
     char *text;
     size_t size;
 };

@@ -61,8 +61,8 @@ static cf_option refuse(const char *format, const char *what) {
     return CF_BAD_OPTION;
 }
 
-/* What stands behind the name of option k in `arg`: "" if it is the name alone, NULL if it is another word.
- * "-e" may be followed by its value at once, "--seed" by "=" and its value. */
+/* The text behind the name of option k in `arg`: "" if there is none, NULL if it is another word. "-e" may be followed
+ * by its value at once, "--seed" by "=" and its value. */
 static const char *rest_of(const char *arg, int k) {
     const size_t length = strlen(options[k].name);
     if (strncmp(arg, options[k].name, length) != 0) return NULL;

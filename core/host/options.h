@@ -27,7 +27,7 @@ typedef enum cf_option {
     CF_OPTION_MEMORY_LIMIT
 } cf_option;
 
-/* What --help shows. */
+/* The text that --help shows. */
 extern const char cf_usage[];
 
 /* Takes the option at argv[*i] and moves *i past it.  CF_NO_OPTION where the script's name, or nothing, follows;

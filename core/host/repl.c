@@ -203,7 +203,7 @@ static bool step(repl *r) {
         cf_report(message);
         return false;
     case CF_LINE_END:
-        if (!r->has_terminal) { /* what is unfinished is an error */
+        if (!r->has_terminal) { /* an unfinished statement is an error */
             lua_pushboolean(L, 0);
             run(r, "feed");
         }
@@ -215,7 +215,7 @@ static bool step(repl *r) {
     lua_pushnil(L);
     if (parses) run(r, "act");
     lua_settop(L, r->module);
-    return r->has_terminal || !cf_run_was_interrupted(); /* what a pipe has is a script */
+    return r->has_terminal || !cf_run_was_interrupted(); /* text from a pipe is a script */
 }
 
 bool cf_repl(lua_State *L) {

@@ -1,6 +1,6 @@
 /* repl.h: the prompt: reads a statement or an expression, runs it, prints its value, again.
  *
- * What lines mean is in Lua (lua/conflux/repl/); this side reads them, keeps the history, and calls Lua so that
+ * Lua (lua/conflux/repl/) knows what lines mean; this side reads them, keeps the history, and calls Lua so that
  * neither an error nor Ctrl-C ends the loop.
  */
 #ifndef CF_HOST_REPL_H

@@ -10,7 +10,7 @@
 
 #include "host/engine.h"
 
-/* ---- what values own -------------------------------------------------------------------------------- */
+/* ---- ownership -------------------------------------------------------------------------------------- */
 
 CFX_API cfx_status cfx_value_string(const char *bytes, size_t length, cfx_value *out) {
     if (length > 0) CF_ENGINE_NEEDS(bytes, "value_string", "a string");

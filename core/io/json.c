@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stands at the cursor, for a message. */
+/* The text at the cursor, for a message. */
 static const char *found(const cf_json *j, char room[8]) {
     if (j->at >= j->size) return "the end";
     const unsigned char c = (unsigned char)j->text[j->at];
@@ -133,7 +133,7 @@ static cfx_status escape(cf_json *j, uint32_t *out) {
     return CFX_OK;
 }
 
-/* Decodes up to the closing quote.  What is decoded is never longer than its text, so `out` is not checked. */
+/* Decodes up to the closing quote.  The result is never longer than the text, so `out` is not checked. */
 static cfx_status decode(cf_json *j, char *out) {
     for (;;) {
         const unsigned char c = j->at < j->size ? (unsigned char)j->text[j->at] : 0;

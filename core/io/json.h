@@ -25,7 +25,7 @@ typedef struct cf_json {
     const char *text;
     size_t size, at;
     int depth;                          /* of open objects and arrays */
-    char closer[CF_JSON_DEPTH];         /* what ends each */
+    char closer[CF_JSON_DEPTH];         /* the bracket that ends each */
     unsigned char begun[CF_JSON_DEPTH]; /* 1: its first element was seen, so a comma comes before the next */
 } cf_json;
 

@@ -29,7 +29,7 @@ static size_t directory_length(const char *path) {
     return slash ? (size_t)(slash - path) + 1 : 0;
 }
 
-/* What the link at out->path names takes its place; *is_link is 0 where that is no link. */
+/* Puts the file that the link at out->path names in its place; *is_link is 0 where that is no link. */
 static cfx_status follow_link(cf_replace *out, int *is_link) {
     char target[PATH_MAX];
     const ssize_t n = readlink(out->path, target, sizeof target);

@@ -13,7 +13,7 @@
 #include "base/status.h"
 
 typedef struct cf_replace {
-    char *path;      /* what is replaced, links followed */
+    char *path;      /* the file to replace, links followed */
     char *temporary; /* NULL once nothing is left to unlink */
     int fd;
 } cf_replace;

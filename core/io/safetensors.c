@@ -401,7 +401,7 @@ static cfx_status put_number(text *t, int64_t n, const char *after) {
     return put(t, digits);
 }
 
-/* what: for the message, which does not repeat what is not UTF-8. */
+/* The message names `what`[i], and does not repeat text that is not UTF-8. */
 static cfx_status put_string(text *t, const char *s, const char *what, int32_t i) {
     CF_TRY(reserve(t, cf_json_quote_room(strlen(s))));
     const size_t n = cf_json_quote(s, t->data + t->length);

@@ -1,6 +1,6 @@
 /* optim.c: optimisers, fused over flat buffers.
  *
- * What changes every step (rate, bias corrections, clip scale) lies in a slot on the device, a small float64
+ * The numbers that change every step (rate, bias corrections, clip scale) lie in a slot on the device, a small float64
  * tensor that one command writes; the update reads it.  Parameters on another device, or with another count of updates,
  * have a slot of their own.  Clipping by the global norm never touches the gradients:
  * its scale is one of the slot's numbers.  device/rules.def says what each rule computes.
@@ -239,7 +239,7 @@ static cfx_status check_update(int32_t states, int32_t n, cfx_tensor *const *par
     return CFX_OK;
 }
 
-/* What sets leaves apart. */
+/* Leaves of one key are updated together. */
 typedef struct group_key {
     double scale, decay;
     int64_t missed;
