@@ -16,7 +16,7 @@ local each = core.each
 local concat, sort = table.concat, table.sort
 
 local MAX_DIMS = 8
-local MAX_EXACT = 2 ^ 53 -- what is larger need not be the integer that was meant, nor fit C's
+local MAX_EXACT = 2 ^ 53 -- a larger number need not be the integer that was meant, nor fit C's
 local EMPTY = {}
 
 local check = {}
@@ -47,7 +47,7 @@ function check.quote(s, most)
   return ("'%s%s'"):format(s:gsub(is_utf8(s) and "%c" or "[%c\128-\255]", escape), more)
 end
 
---- What a value is, in words for a message.
+--- Describes a value in words for a message.
 ---@param v any
 ---@return string
 function check.describe(v)
@@ -182,7 +182,7 @@ function check.dtype(fname, name, v)
   return number
 end
 
--- What integers hold, by the number of their dtype; 2^63 - 1024 is the largest Lua number below 2^63.
+-- The bounds of integers, by the number of their dtype; 2^63 - 1024 is the largest Lua number below 2^63.
 local lowest = {[core.dtype.uint8] = 0, [core.dtype.int32] = -2 ^ 31, [core.dtype.int64] = -2 ^ 63}
 local highest = {[core.dtype.uint8] = 255, [core.dtype.int32] = 2 ^ 31 - 1, [core.dtype.int64] = 2 ^ 63 - 1024}
 check.lowest, check.highest = lowest, highest

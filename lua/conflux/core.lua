@@ -115,14 +115,15 @@ local function raise(message)
   error(source and ("%s:%d: %s"):format(source, line, message) or message, 0)
 end
 
--- What users call the functions that C names otherwise.
+-- The users' names of functions that C names otherwise.
 local PUBLIC = {
   scatter_add = "scatteradd", tri = "tril", csv_read = "data.csv", idx_read = "data.idx", loader_new = "DataLoader",
   loader_begin = "DataLoader.epoch", loader_next = "DataLoader.epoch", safetensors_open = "load",
   safetensors_read = "load", safetensors_write = "save",
 }
 
--- What the first frame outside Conflux called, by the name that it has there; nil after a tail call and the like.
+-- The function that the first frame outside Conflux called, by the name that it has there; nil after a tail call and
+-- the like.
 local function called()
   local name
   for level = 2, math.huge do
@@ -205,7 +206,7 @@ local function add_device(pointer)
   return known
 end
 
--- Takes note of the run's devices.  What vanished is forgotten, so that an object of it is refused.
+-- Takes note of the run's devices.  It forgets one that vanished, so that an object of it is refused.
 local function list_devices()
   for key in each, devices do
     devices[key] = nil
@@ -253,7 +254,7 @@ local function make_context()
   use_context(out[0])
   if host.interruptible then host.interruptible(context) end
   -- Userdata are finalised after all cdata, newest first: after every handle, before the library is unloaded.
-  -- What is finalised later still may: an older userdata's finaliser finds no context, and says so.
+  -- An object may be finalised later still: an older userdata's finaliser finds no context, and says so.
   local keeper = newproxy(true)
   getmetatable(keeper).__gc = function()
     local ended = context
@@ -279,7 +280,7 @@ local function default_device()
   return default
 end
 
---- What the scheduler calls as it goes from closure to closure.
+--- The scheduler calls this as it goes from closure to closure.
 ---@param device conflux.Device
 ---@param number integer the random stream: 0 outside withdevices, inside the position of the closure
 local function set_default(device, number)
@@ -333,7 +334,7 @@ local function new()
   return tensor_t()
 end
 
---- What to do when a C call returned `st` ~= 0: out of memory collects and calls f(...) once more, and so does what is
+--- Deals with a C call that returned `st` ~= 0: out of memory collects and calls f(...) once more, and so does what is
 -- in the way of the call, which may be the tape of a coroutine that was dropped; else, and if that fails too, raises
 -- the error.  Returns the status of a second call that did not fail.
 ---@param st integer
@@ -366,7 +367,7 @@ end
 --- Room for the sizes of a tensor, or for dimensions.
 core.sizes_t, core.dims_t = ffi.typeof "int64_t[8]", ffi.typeof "int32_t[8]"
 
--- ---- what wrappers share ----------------------------------------------------------------------------------
+-- ---- shared by wrappers -----------------------------------------------------------------------------------
 
 core.C, core.ffi, core.op, core.dtype, core.dtypes = C, ffi, op, dtype, dtypes
 core.tensor_t, core.tensor_meta, core.device_meta, core.methods = tensor_t, tensor_meta, device_meta, {}

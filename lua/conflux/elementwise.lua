@@ -6,7 +6,7 @@
 --
 -- Two operands broadcast as in NumPy and are promoted: bool, uint8, int32, int64, float16 and bfloat16 (together
 -- float32), float32, float64; a number takes the tensor's dtype, but for a fraction beside integers, which makes them
--- float32.  What is said to be "in float" makes integers float32.
+-- float32.  An operation "in float" makes integers float32.
 -- @module conflux.elementwise
 local core  = require "conflux.core"
 local check = require "conflux.check"
@@ -213,7 +213,7 @@ end)
 
 -- ---- elementwise: two operands ----------------------------------------------------------------------------
 
--- What is neither a tensor nor a number, beside a tensor.
+-- The operand that is neither a tensor nor a number, beside a tensor.
 local function operand(name, a, b)
   if type(a) == "number" and type(b) == "number" then wrong(name, "a", "a tensor", a) end
   if istype(tensor_t, a) or type(a) == "number" then wrong(name, "b", "a tensor or a number", b) end

@@ -1,4 +1,4 @@
---- What an engine inside another program asks of Lua: tensors that go between it and C.
+--- The Lua side of an engine inside another program: tensors that go between it and C.
 --
 -- Each comes in a box, a userdata with room for one handle.
 -- @module conflux.engine

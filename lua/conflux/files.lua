@@ -176,7 +176,7 @@ end
 local SPECIAL = {inf = 1 / 0, ["-inf"] = -1 / 0, nan = 0 / 0}
 local MARKS = {buffer = BUFFER, frozen = FROZEN}
 
--- What each kind of node is read by, given the file, the node and its path; nil where the node makes no sense.
+-- A reader for each kind of node, given the file, the node and its path; nil where the node makes no sense.
 local READ = {}
 
 function READ.bytes(_, node)
@@ -275,7 +275,7 @@ local function compare(from, x, at, fit, t, key)
   local problem
   if type(from) == "table" then
     if type(x) == "table" then return compare_tables(from, x, at, fit) end
-    if next(from) == nil and x == nil then return end -- what was in it was left out
+    if next(from) == nil and x == nil then return end -- its contents were left out
     problem = "is a table in the file, but %s here"
   elseif type(x) == "table" or is_tensor(x) then
     problem = ("is a %s in the file, but %%s here"):format(type(from))

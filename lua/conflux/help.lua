@@ -3,7 +3,7 @@
 --     require("conflux.help").of "matmul"
 --
 -- The comments are read when first asked for: in the program from the sources that it carries, else from the files on
--- package.path.  What is public is what can be reached from `require "conflux"`, so nothing is listed here.
+-- package.path.  A name is public if it can be reached from `require "conflux"`, so nothing is listed here.
 -- @module conflux.help
 local comments = require "conflux.comments"
 local core = require "conflux.core"
@@ -68,7 +68,7 @@ local function find(f, name)
   end
 end
 
--- ---- what is public ---------------------------------------------------------------------------------------
+-- ---- public names -----------------------------------------------------------------------------------------
 
 ---@class conflux.Entry
 ---@field names string[]       "cf.sum", "tensor:sum"; that of a room "cf.nn"
@@ -301,7 +301,7 @@ end
 
 local MOST = 5 -- suggestions
 
--- What is near the name, each thing once.
+-- The names near this one, each thing once.
 local function suggest(wanted)
   local last, found, seen = wanted:match "[%w_]*$", {}, {}
   if last == "" then return {} end

@@ -12,7 +12,7 @@ local abs, floor, max, min = math.abs, math.floor, math.max, math.min
 
 local names = {}
 
--- What PyTorch's, Flux's and Torch's names are here, in lower case.  A text that begins with "Conflux" stands for
+-- PyTorch's, Flux's and Torch's names, in lower case, and ours for them.  A text that begins with "Conflux" stands for
 -- itself, others follow "here it is".
 local CONVOLUTION, POOLING = "Conflux has no convolution yet", "Conflux has no pooling yet"
 local RECURRENT, ATTENTION = "Conflux has no recurrent layers yet", "Conflux has no attention layer yet"
@@ -99,7 +99,7 @@ local THEIRS = {
   dataset = "a table of tensors, for cf.data.DataLoader", tensordataset = "a table of tensors, for cf.data.DataLoader",
 }
 
--- What options of other libraries are here; a sentence if no option stands for it.
+-- Options of other libraries, and ours for them; a sentence if no option stands for one.
 local OPTIONS = {
   weight_decay = "decay", lambda = "decay", momentum = "rho", alpha = "rho", epsilon = "eps",
   lr = "the rate is the first argument, as in optim.Adam(1e-3)",
@@ -113,7 +113,7 @@ local OPTIONS = {
   elementwise_affine = "affine", requires_grad = "a float tensor that a model holds is a parameter",
 }
 
--- What dtypes are called elsewhere.
+-- Other names of dtypes, and ours for them.
 local DTYPES = {int = "int32", long = "int64", integer = "int64", short = "int32", byte = "uint8", char = "uint8",
   boolean = "bool", float = "float32", number = "float32", single = "float32", double = "float64", half = "float16",
   bf16 = "bfloat16", fp16 = "float16", fp32 = "float32", fp64 = "float64"}
@@ -164,7 +164,7 @@ end
 
 local rooms = {} -- of guard, by path in order: {path, table}
 
--- What lies in another room under this very name.
+-- The thing of this very name in another room.
 local function elsewhere(room, key)
   for i = 1, #rooms do
     local path, other = rooms[i][1], rooms[i][2]
@@ -172,9 +172,9 @@ local function elsewhere(room, key)
   end
 end
 
---- What is meant by a name that a room lacks: "; here it is nn.Dense(in, out)", or "".
+--- Guesses the name that is meant by one that a room lacks: "; here it is nn.Dense(in, out)", or "".
 ---@param room table
----@param path string  what stands before a name in it: "nn."
+---@param path string  the text before a name in it: "nn."
 ---@param key string
 ---@return string
 function names.hint(room, path, key)
@@ -188,7 +188,7 @@ function names.hint(room, path, key)
   return near and ("; the nearest is %s%s"):format(path, near) or ""
 end
 
---- What is meant by an option that a function does not know, as a sentence, or nil.
+--- Guesses the option that is meant by one that a function does not know: a sentence, or nil.
 ---@param key string
 ---@param known string[]
 ---@return string?
@@ -210,7 +210,7 @@ end
 
 --- Takes note of a table of public names, which others' messages may point to.
 ---@param room table
----@param path string  what stands before a name in it: "nn."
+---@param path string  the text before a name in it: "nn."
 function names.add(room, path)
   rooms[#rooms + 1] = {path, room}
 end
@@ -218,7 +218,7 @@ end
 --- Makes such a table raise where a script asks for a name that it lacks.  Names with an underscore in front are
 -- nobody's, and nil.
 ---@param room table
----@param path string  what stands before a name in it: "nn."
+---@param path string  the text before a name in it: "nn."
 function names.guard(room, path)
   names.add(room, path)
   setmetatable(room, {__index = function(_, key)

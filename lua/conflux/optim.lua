@@ -34,7 +34,7 @@ local bindings = setmetatable({}, {__mode = "k"}) -- state -> what an update of 
 ---@field lr number|fun(step: integer): number
 local Optimiser
 
---- What an optimiser knows of a model: a plain table, which can be replicated, saved and synchronised.
+--- An optimiser's knowledge of a model: a plain table, which can be replicated, saved and synchronised.
 ---@class conflux.State
 ---@field rule string        the rule that it is made for, "Adam": no other takes it
 ---@field step integer       updates made so far
@@ -418,7 +418,8 @@ local function gather_state(plan, tree, which)
   return handles
 end
 
--- What a state's trees hold now: their handles, and for C the addresses of the trainable parameters' ones.
+-- Gathers the tensors that a state's trees hold now: their handles, and for C the addresses of the trainable
+-- parameters' ones.
 local function gather_states(state, plan, count)
   local found = {array = pointers_t(math.max(count, 1) * plan.trainable)}
   if count >= 1 then

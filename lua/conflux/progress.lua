@@ -69,7 +69,7 @@ end
 
 -- ---- bars -------------------------------------------------------------------------------------------------
 
---- A bar on stderr, if that is a terminal, with the rate and the time left.  What the script prints meanwhile gets
+--- A bar on stderr, if that is a terminal, with the rate and the time left.  Text that the script prints meanwhile gets
 -- lines of its own.
 ---@class conflux.Progress
 ---@field done number what the devices have done of what :update counted, as far as is known
@@ -154,7 +154,7 @@ function Progress:update(n, o)
   return self
 end
 
---- What the devices have done per second, until now or until :finish.  It does not wait for them.
+--- The work that the devices have done per second, until now or until :finish.  It does not wait for them.
 ---@return number
 function Progress:rate()
   check.self(Progress, "progress", "rate", self)

@@ -16,8 +16,8 @@ local error, pcall, rawget, select, setmetatable, tostring, type, unpack =
 
 local POOL = 64 -- coroutines that are kept
 
--- What a coroutine of the scheduler yields first: WAIT, it waits for a value, or DONE, its closure has returned.
--- The marks and the running task are the core's: a second load of the library shares them.
+-- A coroutine of the scheduler yields one of these first: WAIT, it waits for a value, or DONE, its closure has
+-- returned.  The marks and the running task are the core's: a second load of the library shares them.
 core.wait_mark, core.done_mark = core.wait_mark or {}, core.done_mark or {}
 local WAIT, DONE = core.wait_mark, core.done_mark
 
@@ -100,7 +100,7 @@ local function on_wait()
 end
 core.on_wait = on_wait
 
--- What the scheduler's caller sees as default; taken again each time the scheduler gets control from outside.
+-- Gives the caller its defaults back, which `enter` takes each time the scheduler gets control from outside.
 local function leave(run)
   core.task = run.task
   core.set_default(run.device, run.stream)

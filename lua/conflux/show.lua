@@ -120,7 +120,7 @@ local function matrices(lines, list, shape, sizes, cut, width)
     for d = n - 2, 1, -1 do
       local p = at[d] + 1
       names[d] = tostring(cut[d] and p > EDGE and sizes[d] - 2 * EDGE + p or p)
-      gap = gap or (is_first and cut[d] and at[d] == EDGE) -- what was left out lies before this matrix
+      gap = gap or (is_first and cut[d] and at[d] == EDGE) -- the omitted part lies before this matrix
       is_first = is_first and at[d] == 0
     end
     if gap then lines[#lines + 1] = "...\n" end

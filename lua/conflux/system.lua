@@ -47,7 +47,7 @@ end
 
 -- ---- random streams ---------------------------------------------------------------------------------------
 
--- What 64 bits are in a state: a number, or where that is not exact the digits.
+-- Packs 64 bits for a state: a number, or where that is not exact the digits.
 local function pack(value)
   return value <= 2ULL ^ 53 and tonumber(value) or tostring(value):match "^%d+"
 end
@@ -124,7 +124,7 @@ function system.precision(name)
   return precision
 end
 
--- ---- what there is ----------------------------------------------------------------------------------------
+-- ---- info -------------------------------------------------------------------------------------------------
 
 ---@class conflux.Backend
 ---@field name string        "cpu", "cuda"
@@ -132,7 +132,7 @@ end
 ---@field reason? string     why there is none
 ---@field libraries string   what it rests on, with versions; "" where that is not known
 
---- What `cf.info()` gives.  Prints itself.
+--- The result of `cf.info()`.  Prints itself.
 ---@class conflux.Info
 ---@field version string
 ---@field abi integer
@@ -204,8 +204,8 @@ local function group(devices)
   return {devices = names, group = ffi.string(text)}
 end
 
---- What runs here: versions, backends with their devices, the run's devices with threads and memory, precision.
--- Prints itself.  What is missing says why, a run whose devices do not exist as well.
+--- Describes this installation and run: versions, backends with their devices, the run's devices with threads and
+-- memory, precision.  Prints itself.  A part that is missing says why, and so does a run whose devices do not exist.
 ---@return conflux.Info
 function system.info()
   local info = {version = system.version, abi = C.cfx_abi_version(), build = ffi.string(C.cfx_build()),

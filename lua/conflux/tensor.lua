@@ -39,7 +39,7 @@ local MAX_EXACT = 2 ^ 53 -- beyond it not every integer is a Lua number
 ---@field [integer] conflux.Tensor
 local Tensor = core.methods
 
--- ---- what a handle tells ----------------------------------------------------------------------------------
+-- ---- properties -------------------------------------------------------------------------------------------
 
 local function released(fname)
   fail(fname, "the tensor was released")
@@ -108,7 +108,7 @@ end
 
 -- ---- reading ----------------------------------------------------------------------------------------------
 
--- What the host reads a dtype as; half types are converted to float32 before.
+-- The C type as which the host reads a dtype; half types are converted to float32 before.
 local element = {bool = "uint8_t", uint8 = "uint8_t", int32 = "int32_t", int64 = "int64_t",
   float32 = "float", float64 = "double"}
 local arrays, pointers = {}, {}
@@ -218,7 +218,7 @@ end
 
 -- ---- copies and second handles ----------------------------------------------------------------------------
 
--- The device that `to` is given.  What is no device and reads like a dtype was meant as one.
+-- The device that `to` is given.  A name of no device that reads like a dtype was meant as one.
 local function device_of(v)
   if type(v) ~= "string" or core.find_device(v) or v:find "%d$" and v:find ":" then
     return check.device("to", "where", v)
@@ -351,7 +351,7 @@ local function view_at(x, list)
   return view
 end
 
--- t[{}] is a view as well: whoever releases it must not release t.
+-- t[{}] is a view as well: a caller that releases it must not release t.
 local function second_handle(x)
   local out = new()
   local st = C.cfx_retain(x, out)
@@ -417,7 +417,7 @@ function meta.__len(x)
   return tonumber(x._shape[0])
 end
 
--- Identity.  A number is never identical, so whoever asks meant something else.
+-- Identity.  A number is never identical, so a script that compares with one meant something else.
 function meta.__eq(a, b)
   if type(a) == "number" or type(b) == "number" then
     fail("eq", "'==' compares a tensor by identity: use a:eq(b) for its elements, or a:item() == b")

@@ -221,7 +221,7 @@ end
 local records = setmetatable({}, {__mode = "k"})
 local weak = {__mode = "v"}
 
--- What a model looked like: its tables, and for each slot of them that holds a table or tensor, which.
+-- Remembers how a model looked: its tables, and for each slot of them that holds a table or tensor, which.
 local function remember(model)
   local tables, counts, slots = setmetatable({}, weak), {}, 0
   local owners, keys, values = {}, {}, setmetatable({}, weak)

@@ -98,7 +98,7 @@ end
 
 -- ---- containers ---------------------------------------------------------------------------------------------
 
--- What stands in a container: a layer, anything that can be called, or the name of an activation.
+-- A member of a container is a layer, anything that can be called, or the name of an activation.
 local function check_member(fname, i, x)
   if x == nil then check.arg(fname, tostring(i), "a layer, a function or the name of an activation", "nil") end
   return activations.check(fname, tostring(i), x)

@@ -45,7 +45,7 @@ local function check_tree(fname, x)
   return x
 end
 
--- ---- what is done to a model --------------------------------------------------------------------------------
+-- ---- operations on a model ----------------------------------------------------------------------------------
 
 local function parameters_of(fname, x)
   check_tree(fname, x)
@@ -127,7 +127,7 @@ end
 
 -- ---- classes ------------------------------------------------------------------------------------------------
 
---- What layers have in common: a layer is a table, and its parameters are the float tensors in it.
+--- The methods of all layers: a layer is a table, and its parameters are the float tensors in it.
 ---@class conflux.Module
 ---@field training boolean   false after eval()
 ---@field forward fun(self: conflux.Module, ...): any
@@ -151,7 +151,7 @@ local function construct(class, ...)
   return object
 end
 
---- What calling a layer runs: a class of `nn.layer` defines its own, with the inputs and results that it wants.
+--- Runs when the layer is called: a class of `nn.layer` defines its own, with the inputs and results that it wants.
 function Module:forward()
   if not is_layer(self) then check.wrong("forward", "self", "a layer", self) end
   check.fail(getmetatable(self).__layer, "this layer has no forward: define function %s:forward(x)",

@@ -1,4 +1,4 @@
---- What the prompt does itself: lines that begin with ":" or "?".
+--- Commands of the prompt's own: lines that begin with ":" or "?".
 -- @module conflux.repl.commands
 local core   = require "conflux.core"
 local system = require "conflux.system"
@@ -29,7 +29,7 @@ Tab completes a name, a method, a file in a string; the arrows go through the hi
 Ctrl-C ends what runs, or drops the line.
 ]]
 
--- ---- what they do -----------------------------------------------------------------------------------------
+-- ---- their actions ----------------------------------------------------------------------------------------
 
 local UNITS = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}}
 
@@ -65,7 +65,7 @@ end
 
 local function time(text, session)
   if text == "" then error(":time: an expression is missing, as in `:time cf.rand(1000, 1000):sum()`", 0) end
-  system.sync() -- what was enqueued before is not its work
+  system.sync() -- earlier work is not its own
   local start = seconds()
   session.run(text, function()
     local enqueued = seconds()
@@ -111,7 +111,7 @@ local function compile(setting)
   end
 end
 
---- What is known of a name.
+--- Shows the help on a name.
 ---@param name string
 local function help(name)
   if name == "" then return stdout:write(HELP) end

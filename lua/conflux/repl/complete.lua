@@ -1,4 +1,4 @@
---- What a tab at the prompt can mean: the rest of a name, of a command, or in a string of a file's name.
+--- Completes text at a tab: the rest of a name, of a command, or in a string of a file's name.
 --
 -- Names are looked up, never called: a chain such as `model[1].weight:` goes through fields of tables, through the
 -- tables that stand as __index in metatables, and through what is known of tensors and devices.
@@ -82,7 +82,7 @@ end
 
 -- ---- the text before the cursor ---------------------------------------------------------------------------
 
--- What of an unfinished string stands at the end of the text; nil where none does.
+-- The part of an unfinished string that stands at the end of the text; nil where none does.
 local function open_string(text)
   local at = 1
   while true do
@@ -188,7 +188,7 @@ local function candidates(text)
   return name_candidates(text)
 end
 
--- ---- what to insert and to show ---------------------------------------------------------------------------
+-- ---- text to insert and to show ---------------------------------------------------------------------------
 
 local function common(names)
   local start = names[1]
@@ -216,7 +216,7 @@ local function columns_of(names, width)
   return concat(lines)
 end
 
---- What to insert at the cursor, and what to show below the line; either may be nil.
+--- The text to insert at the cursor, and the text to show below the line; either may be nil.
 ---@param before string    the line as far as the cursor
 ---@param width integer    columns of the terminal
 ---@return string? insertion, string? list

@@ -30,7 +30,7 @@ local counts_lines     -- errors name lines of a pipe's whole text; a terminal's
 local above = ""       -- a newline for each line above the text
 local n_lines = 0      -- of the text
 local unfinished       -- the lines of a text that has not ended
-local entry, action    -- what the last line has completed, and what act() does about it
+local entry, action    -- the entry that the last line has completed, and the action that act() takes
 local quits = false
 local was_interrupted  -- the program's: whether Ctrl-C has come since the line was read
 
@@ -117,7 +117,7 @@ local function name_results()
   n_kept = n_results
 end
 
--- What a call calls has no name then, so that a traceback says "in main chunk".
+-- Returns f: a function that is called as another call's result has no name, so a traceback says "in main chunk".
 local function unnamed(f)
   return f
 end
@@ -134,7 +134,7 @@ local function evaluate(chunk, before)
   if n > 0 and not chunk.is_silent then values.show(unpack(list, 1, n)) end
 end
 
--- What commands may ask of this side.
+-- Commands may ask this of this side.
 local session = {}
 
 function session.quit()
