@@ -1,4 +1,4 @@
---- What the benchmarks share: options, clocks, medians, the floor library, and the two models that they train.
+--- Shared by the benchmarks: options, clocks, medians, the floor library, and the two models that they train.
 -- Loaded by dofile; nothing here is part of Conflux.
 local ffi = require "ffi"
 

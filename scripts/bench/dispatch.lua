@@ -1,4 +1,4 @@
---- What one operation costs the host.
+--- The host's cost of one operation.
 --
 --     build/bin/conflux scripts/bench/dispatch.lua [--quick]
 --

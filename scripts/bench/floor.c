@@ -3,7 +3,7 @@
  * The floor of a training step is its matrix products, called directly in oneDNN (bias and activation fused;
  * primitives, memories and addresses made once), the optimiser's loop, and with several devices the all-reduce's
  * loop, both the kernels that Conflux runs.  One thread a device does its part with the device's team; they meet
- * before and after the all-reduce and nowhere else.  What this leaves out is what a step could at best save:
+ * before and after the all-reduce and nowhere else.  A step could at best save what this leaves out:
  * dispatch, queues, the tape, the loss, the activations' derivatives and the bias gradients.
  *
  * It is a library of its own, called by FFI from the scripts beside this file, so that none of it is in Conflux.

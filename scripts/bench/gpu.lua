@@ -1,4 +1,4 @@
---- What Conflux makes of a GPU: training steps, matrix products, bandwidth, queues; each beside its limit.
+--- The speed of Conflux on a GPU: training steps, matrix products, bandwidth, queues; each beside its limit.
 --
 --     build/bin/conflux scripts/bench/gpu.lua [--quick] [--device cuda:0] [--only PART,..] [--limit SECONDS]
 --                                             [--data DIR]

@@ -43,7 +43,7 @@ for s = BLOCK, STEPS, BLOCK do
   for _ = 1, BLOCK do losses = step() end
   losses[1]:item()
   cf.sync()
-  collectgarbage() -- what is garbage is no growth
+  collectgarbage() -- garbage is no growth
   local now, reserved, in_use = resident(), pools()
   if not first then first, first_reserved, peak = now, reserved, now end
   peak = math.max(peak, now)

@@ -8,8 +8,9 @@ PyTorch's own fused one; unfused, eager again, it is products and a softmax, as 
 else here does.
 
 Prints the figures of gpu.lua under the name peer_NAME_WAY, or peer_NAME where there is one way; sizes, counts, blocks
-and medians are those of gpu.lua.  What fails, torch.compile among it, is a line `failed NAME: MESSAGE`; the rest goes
-on, and the exit status is 1.  A part is given up after --limit seconds (300).  --device cpu is for trying the script.
+and medians are those of gpu.lua.  A part that fails, torch.compile among them, is a line `failed NAME: MESSAGE`;
+the rest goes on, and the exit status is 1.  A part is given up after --limit seconds (300).  --device cpu is for
+trying the script.
 """
 import argparse
 import faulthandler

@@ -4,9 +4,9 @@
 #
 #   cmake -D BUILD=build -D VERSION=0.1.0 [-D TESTS=ON] [-D OUTPUT=DIR] -P scripts/package/bundle.cmake
 #
-# What goes in beside our own files is found, not listed: an ELF file says what it needs, busted is watched loading its
-# modules, and the package manager knows whose files they are and under which licence.  glibc stays out, for it must
-# match the machine's own loader and kernel; CUDA's libraries stay out, for they are large and the machine's own.
+# The files that go in beside our own are found, not listed: an ELF file says what it needs, busted is watched loading
+# its modules, and the package manager knows whose files they are and under which licence.  glibc stays out, for it
+# must match the machine's own loader and kernel; CUDA's libraries stay out, for they are large and the machine's own.
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(source ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 
@@ -82,7 +82,7 @@ set(name conflux-${VERSION}-bundle)
 set(limit 60000000)
 if(TESTS)
   set(name ${name}-tests)
-  set(limit 67108864) # what a machine with a GPU may be sent here
+  set(limit 67108864) # the most that can be sent to a machine with a GPU here
 endif()
 set(stage ${OUTPUT}/${name})
 find_program(OBJDUMP objdump REQUIRED)
@@ -95,7 +95,7 @@ function(run out)
 endfunction()
 
 file(REMOVE_RECURSE ${stage})
-# What was installed before is what `uninstall` is about, not this.
+# `uninstall` is about the files that were installed before, not about these.
 file(GLOB manifest ${BUILD}/install_manifest.txt)
 if(manifest)
   file(RENAME ${manifest} ${manifest}.before)
@@ -113,7 +113,7 @@ if(plugin)
 endif()
 file(COPY ${source}/scripts/x2.lua ${source}/scripts/fashion.lua DESTINATION ${stage}/scripts)
 file(COPY ${source}/LICENSE DESTINATION ${stage}/share/licenses/conflux)
-set(foreign "") # what is not ours
+set(foreign "") # other people's
 
 # ---- the tests ----------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ if(TESTS)
   endif()
 endif()
 
-# ---- what they need -----------------------------------------------------------------------------------------
+# ---- the libraries that they need ---------------------------------------------------------------------------
 
 file(GLOB programs ${stage}/bin/conflux ${stage}/tests/c_tests)
 file(GLOB_RECURSE libraries ${stage}/lib/*.so ${stage}/emulated/*.so ${stage}/tests/lua/*.so)

@@ -8,7 +8,7 @@ local directory = assert((...), "usage: reference.lua DIRECTORY")
 
 local ENTITIES = {["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;"}
 
--- What LDoc takes as it is: without Markdown, for which Debian's has no library, its texts are HTML.
+-- Text that LDoc takes as it is: without Markdown, for which Debian's has no library, its texts are HTML.
 local function html(text)
   return (text:gsub("[&<>]", ENTITIES):gsub("`([^`]+)`", "<code>%1</code>")
     :gsub("et al%. ", "et al.&nbsp;")) -- the first sentence, which LDoc puts into lists, does not end there

@@ -9,7 +9,7 @@ set(prefix ${files})
 list(FILTER prefix INCLUDE REGEX "/${HEADER}$")
 string(REGEX REPLACE "/${HEADER}$" "" prefix "${prefix}")
 
-# What a system has anyway stays, empty or not.
+# Folders that a system has anyway stay, empty or not.
 set(kept "$ENV{DESTDIR}${prefix}")
 if(prefix MATCHES "^(/usr(/local)?)?$")
   foreach(name bin include lib share)

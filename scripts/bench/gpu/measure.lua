@@ -1,4 +1,4 @@
---- What the parts of gpu.lua share: their devices, functions timed in turns, and the speed of a copy beside them.
+--- Shared by the parts of gpu.lua: their devices, functions timed in turns, and the speed of a copy beside them.
 --
 -- A block calls a function so often that some 20 ms pass, and ends when all of it has run.  Functions that are
 -- compared take turns, block by block, so that whatever else the machine does hits all; figures are medians of
@@ -55,7 +55,7 @@ function Measure:item(name, f)
   print(("failed %s: %s"):format(name, problem))
   io.flush()
   self.failed = true
-  if self.cf then pcall(self.cf.sync) end -- what else was under way fails here, not in the next item
+  if self.cf then pcall(self.cf.sync) end -- other work under way fails here, not in the next item
 end
 
 --- Makes tensors on the part's first device: what f returns there.
