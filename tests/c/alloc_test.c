@@ -58,7 +58,7 @@ typedef struct world {
     cfx_tensor replica[DEVICES], across[DEVICES], gathered[DEVICES], parts[DEVICES]; /* of collectives */
     cfx_tensor w[MODEL], g[MODEL];                                                   /* a model, apart */
     cfx_tensor filler[FILLERS];
-    cfx_tensor out[OUTS]; /* what the call makes */
+    cfx_tensor out[OUTS]; /* the call makes them */
     cfx_tape *tape;
     cfx_layout *layout, *made;
     cfx_loader *loader;
@@ -141,7 +141,7 @@ static void free_world(world *w) {
     cfx_safetensors_close(w->file);
 }
 
-/* ---- what must be as before ---------------------------------------------------------------------------- */
+/* ---- a state as before --------------------------------------------------------------------------------- */
 
 enum { MOST = 1 << 22 };
 

@@ -1,4 +1,4 @@
-/* What collectives wait for and what waits for them, and how they pass on faults: core/comm. */
+/* The order of collectives and other commands, and how collectives pass on faults: core/comm. */
 #include "test.h"
 
 #include "comm.h"

@@ -10,7 +10,7 @@
 #include "cpu/crowd.h"
 #include "test.h"
 
-/* ---- what the system tells ------------------------------------------------------------------------------ */
+/* ---- figures of the system ------------------------------------------------------------------------------ */
 
 static const char four_cores[] = "cpu  1000 0 0 0 0 0 0 0 0 0\n"
                                  "cpu0 10 1 2 900 50 3 4 999 7 0\n"
@@ -61,7 +61,7 @@ TEST(a_file_that_tells_nothing_is_told_apart) {
     CHECK(!parse("intr 5\n", &mine, &ticks, &cores));
 }
 
-/* ---- what follows from it ------------------------------------------------------------------------------- */
+/* ---- conclusions ---------------------------------------------------------------------------------------- */
 
 TEST(threads_lack_the_cores_that_others_use) {
     const cf_cores before = {.at = 10, .cores = 4, .busy = 100, .own = 50, .waited = -1};
@@ -105,7 +105,7 @@ TEST(waits_change_only_where_the_load_has_changed_clearly) {
     CHECK(!cf_crowd_judge(true, -1));
 }
 
-/* ---- what libgomp makes of it --------------------------------------------------------------------------- */
+/* ---- libgomp's threads ---------------------------------------------------------------------------------- */
 
 enum { LOOPS = 8 };
 

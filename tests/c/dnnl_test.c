@@ -6,7 +6,7 @@
 #include "cpu/dnnl.h"
 
 static int made;             /* so often one of the functions below was asked */
-static cfx_status made_with; /* what they say */
+static cfx_status made_with; /* its status */
 
 /* A product of packed square matrices, y [n, n] = a [n, n] b [n, n]. */
 static cfx_status make_square_of(dnnl_engine_t engine, int64_t n, cf_dnnl_primitive *out) {

@@ -194,7 +194,7 @@ static cfx_status fake_meet(cf_worker *worker, fake_group *g) {
             for (int s = 0; s < g->n; s++) memcpy((char *)g->joins[r].out + (size_t)s * bytes, g->joins[s].in, bytes);
             continue;
         }
-        /* what it reads must stay: the root's stretch is put back */
+        /* its input must stay: the root's stretch is put back */
         char *from = (char *)g->joins[r].in + (size_t)r * bytes, *keep = malloc(bytes);
         memcpy(keep, from, bytes);
         status = fake_combine(worker, g, r * like->n, like->n, r);

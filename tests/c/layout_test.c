@@ -328,7 +328,7 @@ TEST(neighbours_in_a_layout_are_one_stretch_and_views_of_parts_are_not) {
     CHECK_EQ(count_stretches(3, xs, &n), 1);
     CHECK_EQ(n, 128 + 64 + 64);
     CHECK_EQ(count_stretches(3, (cfx_tensor *[]){&x[2], &x[0], &x[2]}, &n), 2);
-    /* what lies between these two is no gap: it is the rest of the first parameter */
+    /* the elements between these two are no gap: they are the rest of the first parameter */
     CHECK_STATUS(cfx_slice(&x[0], 0, 0, 60, 1, &part[0]), CFX_OK);
     CHECK_STATUS(cfx_slice(&x[0], 0, 64, 36, 1, &part[1]), CFX_OK);
     CHECK_EQ(count_stretches(2, (cfx_tensor *[]){&part[0], &part[1]}, &n), 2);
@@ -383,7 +383,7 @@ TEST(a_layout_of_many_places_has_gaps_of_zeros_and_finds_what_is_tied) {
     cfx_tensor *views = memory, *made = views + MANY, all = of(a, CFX_FLOAT32, MANY, 1);
     cfx_tensor **handles = (cfx_tensor **)(made + MANY), **from = handles + MANY;
     const char **paths = (const char **)(from + MANY);
-    cfx_tensor ones = of(a, CFX_FLOAT32, (MANY - TIED) * 64, 1); /* whose memory the layout gets */
+    cfx_tensor ones = of(a, CFX_FLOAT32, (MANY - TIED) * 64, 1); /* the layout gets its memory */
     CHECK_STATUS(cfx_wait(&ones), CFX_OK);
     const void *block = ones._buffer->data;
     cfx_release(&ones);

@@ -1,5 +1,5 @@
-/* What plugins need, and where that is looked for: core/device/libraries.c.  The libraries of tests/c/libraries lie
- * beside this program, in directories of their own that no loader looks into. */
+/* The libraries that plugins need, and where they are looked for: core/device/libraries.c.  The libraries of
+ * tests/c/libraries lie beside this program, in directories of their own that no loader looks into. */
 #include "device/libraries.h"
 
 #include <dlfcn.h>
@@ -53,7 +53,7 @@ static void remove_all(void) {
     CHECK_EQ(system(command), 0);
 }
 
-/* ---- what a file needs -------------------------------------------------------------------------------- */
+/* ---- the needs of a file ------------------------------------------------------------------------------ */
 
 TEST(an_elf_file_says_what_it_needs) {
     char names[CF_MAX_NEEDS][CF_SONAME_BYTES];

@@ -46,7 +46,7 @@ typedef enum pattern { PACKED, TURNED, PADDED, BACKWARDS, PATTERNS } pattern;
 
 static struct {
     char *memory[4096];
-    size_t from[4096], to[4096], bytes[4096]; /* what the view can touch of its memory */
+    size_t from[4096], to[4096], bytes[4096]; /* the part of its memory that the view can touch */
     int n;
 } views;
 

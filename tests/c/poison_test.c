@@ -88,7 +88,7 @@ TEST(waiting_for_a_poisoned_past_inherits_too) {
     cfx_context_free(context);
 }
 
-/* ---- what waits for order alone --------------------------------------------------------------------- */
+/* ---- waits for order alone -------------------------------------------------------------------------- */
 
 TEST(writing_what_a_poisoned_queue_read_does_not_inherit) {
     setup();

@@ -124,7 +124,7 @@ TEST(beyond_the_limit_a_take_fails_with_byte_counts) {
     CHECK(more == NULL);
     CHECK_STATUS(cf_pool_take(&pool, SIZE_MAX, &more), CFX_EMEMORY);
     cf_pool_give(&pool, block);
-    more = take(&pool, 500 << 10); /* what was unused went back first */
+    more = take(&pool, 500 << 10); /* unused slabs went back first */
     CHECK_EQ(pool.in_use, pool.reserved);
     cf_pool_give(&pool, more);
     cf_pool_free(&pool);
@@ -249,7 +249,7 @@ TEST(the_debt_flag_rises_with_the_threshold_and_falls_when_paid) {
         x[3] = full(cpu, 1 << 18, 0);
     }
     CHECK_EQ(*debt, 0);
-    for (int i = 0; i < 4; i++) cfx_release(&x[i]); /* what was given back may be taken again, and counts again */
+    for (int i = 0; i < 4; i++) cfx_release(&x[i]); /* their blocks may be taken again, and count again */
     for (int i = 0; i < 4; i++) x[i] = full(cpu, 1 << 18, 0);
     CHECK_EQ(*debt, 1);
     for (int i = 0; i < 4; i++) cfx_release(&x[i]);
@@ -288,7 +288,7 @@ static cf_pool new_plain_pool(size_t limit) {
     return pool;
 }
 
-/* Whether the address sanitizer, where there is one, would stop who reads the byte. */
+/* Whether the address sanitizer, where there is one, would stop a read of the byte. */
 static int is_guarded(const char *byte) {
 #ifdef __SANITIZE_ADDRESS__
     return __asan_address_is_poisoned(byte);

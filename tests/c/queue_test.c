@@ -259,7 +259,7 @@ TEST(a_command_waits_neither_for_its_own_queue_nor_for_what_has_happened) {
     cf_waits_event(&waits, (cf_event){other, shut.ticket + 2}, CF_ORDER);
     CHECK_EQ(waits.n, 1);
     CHECK_EQ(waits.items[0].until.ticket, shut.ticket + 2);
-    CHECK_EQ(waits.items[0].data, shut.ticket + 1); /* what is behind it counts for the order alone */
+    CHECK_EQ(waits.items[0].data, shut.ticket + 1); /* commands behind it count for the order alone */
     open_gate(&g);
     cfx_context_free(context);
 }

@@ -1,4 +1,4 @@
-/* What no public function may take: no tensor, one that was released, one whose context has ended, no device. */
+/* No public function takes such arguments: no tensor, a released one, one whose context has ended, no device. */
 #include "test.h"
 
 #include "queues.h"

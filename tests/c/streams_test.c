@@ -146,7 +146,7 @@ TEST(many_values_go_up_and_come_down_beside_what_is_computed) {
     CHECK_STATUS(cfx_from_host(device, CFX_FLOAT32, 1, &n, sevens, &x), CFX_OK);
     if (CHECK(gets_ready(&x))) CHECK_EQ(value_of(&x), 7);
     CHECK(!cfx_ready(&busy));
-    cfx_release(&old); /* what still writes its memory goes first */
+    cfx_release(&old); /* the command that still writes its memory goes first */
     CHECK_STATUS(cfx_from_host(device, CFX_FLOAT32, 1, &n, sevens, &again), CFX_OK);
     cf_alarm_set(last_of(device, CF_COMM));
     while (atomic_load(&streams[0][CF_COMPUTE].followers) == 0) usleep(100);

@@ -294,7 +294,7 @@ TEST(gradients_cross_devices) {
     teardown();
 }
 
-/* ---- what is refused -------------------------------------------------------------------------------- */
+/* ---- refusals --------------------------------------------------------------------------------------- */
 
 TEST(recorded_and_saved_tensors_do_not_change_in_place) {
     setup();
@@ -418,7 +418,7 @@ TEST(watches_are_void_once_the_tape_has_ended) {
     tape = watch(1, (cfx_tensor *[]){&w});
     cfx_tensor y = op2(CF_OP_mul, &w, &escaped), loss = sum_of(y);
     back(tape, &loss, (cfx_tensor *[]){&g});
-    CHECK_EQ(value_of(&g), 9); /* what escaped is a constant */
+    CHECK_EQ(value_of(&g), 9); /* a tensor that escaped is a constant */
     CHECK_STATUS(cfx_fill(&escaped, 1), CFX_OK);
     cfx_release(&escaped);
     cfx_release(&w);
@@ -495,7 +495,7 @@ TEST(recording_that_fails_leaves_the_result_to_its_owner) {
 
 enum { WIDE = 5 };
 
-/* What wide_step works on. */
+/* The tensors of wide_step. */
 typedef struct wide {
     cfx_tensor w[WIDE], g[WIDE], x, ids, *watched[WIDE], *grads[WIDE];
     cfx_layout *layout;

@@ -480,7 +480,7 @@ TEST(collapsed_views_show_the_same_in_as_few_dimensions_as_can_be) {
         }
     }
     CHECK(merged > VIEWS / 10);
-    /* what would overflow is no neighbour */
+    /* a dimension that would overflow is no neighbour */
     int64_t shape[2] = {0, 2}, stride[2] = {INT64_MIN, INT64_C(1) << 62}, *strides[1] = {stride};
     CHECK_EQ(cf_dims_collapse(2, shape, 1, strides), 2);
 }

@@ -517,7 +517,7 @@ TEST(no_tensor_has_more_than_2_to_the_63_bytes_even_one_that_is_empty_or_a_view)
     CHECK_STATUS(cfx_arange(cpu, CFX_INT64, most, 0, 1, &y), CFX_EARG);
     CHECK_STATUS(cfx_tile(&x, (int64_t[]){half, half}, &y), CFX_EARG);
     CHECK_STATUS(cfx_pad(&x, (int64_t[]){half, 0}, (int64_t[]){0, half}, 0, &y), CFX_EARG);
-    /* what broadcasts, stacks or multiplies large views to larger ones */
+    /* functions that broadcast, stack or multiply large views to larger ones */
     CHECK_STATUS(cfx_expand(&x, 2, (int64_t[]){1, half}, &wide), CFX_OK);
     CHECK_STATUS(cfx_expand(&x, 2, (int64_t[]){half, 1}, &tall), CFX_OK);
     CHECK_STATUS(cfx_expand(&x, 2, (int64_t[]){1, most}, &big), CFX_OK);

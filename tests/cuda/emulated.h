@@ -31,7 +31,7 @@ struct alignas(16) uint4 {
 };
 extern thread_local cf_dim threadIdx, blockIdx, blockDim, gridDim;
 
-/* What fibers do; emulated.cpp. */
+/* Fibers; emulated.cpp. */
 void cf_emulate_team(void (*body)(void *), void *context);
 void cf_emulate_meet_block(void);
 void cf_emulate_meet_warp(void);
@@ -65,7 +65,7 @@ bool cf_emulated_launch_fails(void *stream);
 /* The arguments are copied at the launch, as CUDA does it. */
 template <class K, class... A>
 void cf_emulate(const char *name, void *stream, int64_t blocks, int64_t threads, bool team, K kernel, A... arguments) {
-    if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* what CUDA refuses */
+    if (threads > 1024 || blocks < 1 || threads < 1 || blocks > INT32_MAX) abort(); /* CUDA refuses it */
     if (cf_emulated_launch_fails(stream)) return;
     cf_emulate_count(name);
     cf_emulate_on(stream, [=] { cf_emulate_blocks(blocks, threads, team, [&] { kernel(arguments...); }); });
@@ -120,7 +120,7 @@ template <class T> T atomicMax(T *at, T x) {
 }
 
 static inline void __stwb(uint4 *to, uint4 x) {
-    if ((uintptr_t)to % sizeof x != 0) abort(); /* what a GPU refuses */
+    if ((uintptr_t)to % sizeof x != 0) abort(); /* a GPU refuses it */
     *to = x;
 }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }

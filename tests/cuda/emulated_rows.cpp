@@ -11,7 +11,7 @@ static void *scratch;
 void *cf_cuda_scratch(cf_worker *, size_t bytes) {
     free(scratch);
     scratch = malloc(bytes ? bytes : 1);
-    if (scratch) memset(scratch, 0xA5, bytes); /* what a kernel finds there is no zero */
+    if (scratch) memset(scratch, 0xA5, bytes); /* a kernel finds no zeros there */
     return scratch;
 }
 

@@ -46,7 +46,7 @@ static std::vector<stream *> streams;
 
 /* ---- counts ------------------------------------------------------------------------------------------------- */
 
-/* What happened how often, for the file that CONFLUX_EMULATED_COUNTS names. */
+/* Counts of calls, for the file that CONFLUX_EMULATED_COUNTS names. */
 struct counts {
     std::map<std::string, long> of;
     const char *path = getenv("CONFLUX_EMULATED_COUNTS");
@@ -242,7 +242,7 @@ static bool is_live(const stream *which) {
     return false;
 }
 
-/* What was asked of the streams before must be done. */
+/* The streams must have done all work that they were given before. */
 void cf_emulated_free(void *p) {
     std::unique_lock<std::mutex> guard(lock);
     const int device = memories[p].device;

@@ -3,7 +3,7 @@
  * CONFLUX_EMULATED_MEMORY bytes, or 4 GiB.
  *
  * Kernels and events of one GPU are refused on a stream of another.
- * What does not wait for an event may so come too early or too late, as it may on a GPU.  CONFLUX_EMULATED_DELAY=N
+ * Work that does not wait for an event may so come too early or too late, as on a GPU.  CONFLUX_EMULATED_DELAY=N
  * makes a stream now and then sleep for up to N microseconds, so that it does.  See fails.h for calls that fail.
  * The file that CONFLUX_EMULATED_COUNTS names gets, at the process's end, how often each kernel was launched, how often
  * events were recorded and asked for, how often a stream was made to wait, for the same thing again, too, which
@@ -27,7 +27,7 @@ typedef enum cudaError_t {
     cudaErrorInvalidResourceHandle,
     cudaErrorUnknown
 } cudaError_t;
-/* What others need of a stream: a door for work, which it does in order. */
+/* A stream, for other files: a door for work, which it does in order. */
 struct cf_emulated_stream {
     void (*give)(cf_emulated_stream *stream, std::function<void()> work);
 };

@@ -1,4 +1,4 @@
-/* What engines promise, and what they refuse. */
+/* The promises of engines, and their refusals. */
 #include "test.h"
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a host may be: its floating-point mode, its locale, its stacks. */
+/* Hosts of any kind: floating-point mode, locale, stacks. */
 #include "test.h"
 
 #include <fenv.h>
@@ -205,7 +205,7 @@ TEST(floating_point_traps_of_the_host_are_not_ours) {
 
 /* ---- stacks ------------------------------------------------------------------------------------------ */
 
-/* What goes deepest: in LuaJIT's parser, where C functions call each other, and in Conflux. */
+/* Code that goes deepest: in LuaJIT's parser, where C functions call each other, and in Conflux. */
 static const char deep[] =
     "local cf = require 'conflux' local nn, optim = cf.nn, cf.optim\n"
     "for _, open in ipairs {'x = (', 'x = {', 'return function() ', 'a = function() if x then ', 'f{f{', 'a[', 'not '} "
@@ -304,7 +304,7 @@ static int set_comma(void) {
     return 0;
 }
 
-/* What C functions say that format a number. */
+/* Numbers as C functions format them. */
 static void say_numbers(cfx_engine *engine, char *text, size_t bytes) {
     cfx_tensor x = {0}, y = {0};
     const int64_t n = 2;

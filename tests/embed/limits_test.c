@@ -1,4 +1,4 @@
-/* What stops a script: a full memory, a deep stack, another thread; and that its engine goes on afterwards. */
+/* Limits that stop a script: a full memory, a deep stack, another thread; and that its engine goes on afterwards. */
 #include "test.h"
 
 #include "engines.h"

@@ -35,7 +35,7 @@ CFX_API int pthread_create(pthread_t *out, const pthread_attr_t *attributes, voi
     return next(out, attributes, run, argument);
 }
 
-/* What an engine has left behind is about to end, and while threads end the list of them may be short. */
+/* Threads that an engine has left behind are about to end, and while threads end the list of them may be short. */
 static int threads_at_rest(void) {
     int now = threads_now(), same = 0;
     for (int wait = 0; wait < 1000 && same < 5; wait++) {
@@ -77,7 +77,7 @@ static const char work[] = "local cf = require 'conflux'\n"
                            "  assert(cf.sort(cf.rand(300, 300)).shape[1] == 300)\n"
                            "end";
 
-/* What a team is limited to by the environment, as under ThreadSanitizer. */
+/* Whether the environment limits a team, as under ThreadSanitizer. */
 static int is_limited(void) {
     const char *limit = getenv("OMP_THREAD_LIMIT");
     return limit && atoi(limit) < THREADS;

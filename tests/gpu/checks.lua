@@ -1,4 +1,4 @@
---- What may differ on a real GPU and cannot be seen on a pretended one, each beside the CPU or plain arithmetic.
+--- Results that may differ on a real GPU, and do not on a pretended one, each beside the CPU or plain arithmetic.
 --
 --     build/bin/conflux tests/gpu/checks.lua [DEVICE [--quick]]      default: cuda:0; --quick: small ones
 --
@@ -14,7 +14,7 @@ local NAN = 0 / 0
 local passed, failed = 0, 0
 local function check(name, f)
   local ok, why = pcall(f) -- a check that cannot be made here returns why
-  collectgarbage() -- what the check made is large
+  collectgarbage() -- the check's tensors are large
   if not ok then failed = failed + 1 elseif not why then passed = passed + 1 end
   print(("%s %s%s%s"):format(not ok and "FAILED" or why and "left out" or "ok", name, why and ": " or "",
     why and tostring(why) or ""))

@@ -5,10 +5,10 @@
 --   build/bin/conflux tests/house/check.lua --count    lines of code outside headers, by room and in all
 --   build/bin/conflux tests/house/check.lua --shrink   lowers tests/house/known to what there still is
 --
--- What it takes for an edge is in tests/house/house.lua, what is still tolerated in tests/house/known.
+-- tests/house/house.lua says what an edge is, tests/house/known which faults are still tolerated.
 local house = require "tests.house.house"
 
--- What may go against the order of rooms, and why. An entry that is no longer needed fails, too.
+-- Exceptions from the order of rooms, and why. An entry that is no longer needed fails, too.
 local allowed = {
   symbols = {
     cf_backend_cpu = {

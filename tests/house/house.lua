@@ -13,7 +13,7 @@ local plugin = "cuda"
 local from_root = {c = true, cu = true, h = true, cuh = true, def = true}
 local outside_headers = {c = true, cu = true, cuh = true, def = true}
 
---- What may be tolerated, and how a number of it reads.
+--- The kinds of faults that may be tolerated, and how a number of them reads.
 house.kinds = {
   circle = "files in circles", upward = "edges against the order", struct = "structs that name one above them",
   header = "sources without a header", length = ("files of more than %d lines"):format(house.longest),
@@ -240,7 +240,7 @@ local function read_edges(model, allowed)
   end
 end
 
--- ---- what is wrong ------------------------------------------------------------------------------------------------
+-- ---- faults -------------------------------------------------------------------------------------------------------
 
 -- "a, b, c, d and 3 more"
 local function some(names)
@@ -445,7 +445,7 @@ end
 
 --- Reads the tree at `root`, which holds core/ and build/. `allowed` has what may go against the order, each by its
 -- name a table of its own: symbols (with `from`, the file that may use it, and perhaps `header`, which that file may
--- include for it), pointers, structs. What is wrong beyond toleration is in model.wrong, what may be tolerated in
+-- include for it), pointers, structs. The faults beyond toleration are in model.wrong, those that may be tolerated in
 -- model.found.
 function house.read(root, allowed)
   local wrong = {}
@@ -489,7 +489,7 @@ function house.count(model)
   return total, by_room
 end
 
--- ---- what is tolerated ----------------------------------------------------------------------------------------------
+-- ---- tolerances -----------------------------------------------------------------------------------------------------
 
 --- The tolerances of a text such as tests/house/known: kind -> where -> number.
 function house.tolerances(text)
@@ -504,7 +504,7 @@ function house.tolerances(text)
   return known
 end
 
---- What is wrong with the model: a list of texts, empty if nothing is; where files in circles are too many, the last
+--- The faults of the model: a list of texts, empty if there are none; where files in circles are too many, the last
 -- are the circles with their edges. Tolerances that are too large are wrong, too.
 function house.complaints(model, known)
   local list, has_circles = {}, false

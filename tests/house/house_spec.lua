@@ -51,7 +51,7 @@ local function plant(files)
   shell(table.concat(commands, "; "))
 end
 
--- What house.read is to allow.
+-- The exceptions for house.read.
 local function allows(rules)
   return {symbols = rules.symbols or {}, pointers = rules.pointers or {}, structs = rules.structs or {}}
 end
@@ -61,7 +61,7 @@ local function read(files, allowed)
   return house.read(root, allowed or allows {})
 end
 
--- What is wrong with these files.
+-- The faults of these files.
 local function complaints(files, known, ...)
   return house.complaints(read(files, ...), house.tolerances(known or ""))
 end

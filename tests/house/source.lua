@@ -1,4 +1,4 @@
---- What tests/house reads of a C or CUDA file: its code without comments, and its pointers to functions.
+--- Reads C or CUDA files for tests/house: their code without comments, and their pointers to functions.
 local source = {}
 
 --- The text without its comments, of which only the line breaks stay; and the same with empty literals.
@@ -97,7 +97,7 @@ function source.takers(bare, types)
   return takers
 end
 
---- What it assigns to fields, by = or in an initialiser that names the field: field -> list of names.
+--- Its assignments to fields, by = or in an initialiser that names the field: field -> list of names.
 function source.assigned(bare)
   local fields = {}
   for field, name in bare:gmatch "[.>]%s*([%a_][%w_]*)%s*=%s*&?([%a_][%w_]*)%s*[,;}]" do
@@ -107,7 +107,7 @@ function source.assigned(bare)
   return fields
 end
 
---- What stands in the initialisers that name no field: the type's name -> list of names.
+--- The names in the initialisers that name no field: the type's name -> list of names.
 function source.initialised(bare)
   local by_type = {}
   local function add(type, body)

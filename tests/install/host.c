@@ -1,4 +1,4 @@
-/* What an outside program does first that runs scripts. */
+/* The first steps of an outside program that runs scripts. */
 #include <conflux.h>
 #include <stdio.h>
 

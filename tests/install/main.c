@@ -1,4 +1,4 @@
-/* What an outside program does first: two tensors on the CPU, added, and the sum read. */
+/* The first steps of an outside program: two tensors on the CPU, added, and the sum read. */
 #include <conflux.h>
 #include <stdio.h>
 

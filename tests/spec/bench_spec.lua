@@ -1,7 +1,7 @@
 -- The benchmarks, in their quick mode: each prints the figures that it promises.  No time is asserted.
 local program = require "tests.spec.program"
 
--- What a benchmark wrote, and its figures: name -> {value, unit}.
+-- A benchmark's output, and its figures: name -> {value, unit}.
 local function run(arguments)
   local out, err = program.run("scripts/bench/" .. arguments)
   local text, figures = out .. err, {}

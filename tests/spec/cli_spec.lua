@@ -17,7 +17,7 @@ end
 local SHOW = "for i = -6, 3 do print(i, arg[i]) end print(...)"
 local SHOW_PATHS = "print(package.path, package.cpath, os.getenv 'LUA_PATH')"
 
--- What luajit does, too: a shell command in which $S is a script of the text beside it.
+-- Conventions of luajit's: a shell command in which $S is a script of the text beside it.
 local conventions = {
   -- scripts and arguments
   {"LUA $S one 'two words' -e", SHOW},
@@ -418,7 +418,7 @@ describe("the embedded library", function()
   end)
 end)
 
--- What the program's own list of options has: name -> whether a value follows.  A bundle has no sources.
+-- The program's own list of options: name -> whether a value follows.  A bundle has no sources.
 local OPTIONS = "core/host/options.c"
 local function if_sources(name, f)
   it(name, function()
@@ -469,7 +469,7 @@ describe("completion in a shell", function()
 
   if_sources("offers options, devices and scripts in bash", function()
     if not program.has "bash" then return pending "bash is not installed" end
-    -- What is offered for the last word.
+    -- The completions offered for the last word.
     local function offers(...)
       local words = {...}
       for i = 1, #words do words[i] = quote(words[i]) end

@@ -2,7 +2,7 @@
 local program = require "tests.spec.program"
 
 local build = program.conflux:gsub("bin/conflux$", "")
-local emulated -- what makes conflux take the pretended GPU, where it is built
+local emulated -- settings that make conflux take the pretended GPU, where it is built
 
 local function exists(path)
   local file = io.open(path)

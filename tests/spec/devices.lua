@@ -1,7 +1,7 @@
 -- The devices that specs run on.
 --
 -- Specs are written for the CPU, and run there unless CONFLUX_TEST_DEVICES names others, such as "cuda:0*2" or
--- "cuda*4".  What they make by default, and the run of the programs that they start, then lies on the first of these.
+-- "cuda*4".  Their tensors by default, and the run of the programs that they start, then lie on the first of these.
 -- A file that needs several devices takes them in their order, and after them virtual ones of the same GPUs, in
 -- turns.  `on` turns what a spec says of the CPU's devices into what holds of these:
 --
@@ -11,7 +11,7 @@
 --     on {"cpu:0", "cpu:1"}                                      -- their names: with cuda:0*2 cuda:0.0 and cuda:0.1
 --     assert.equal(on "[2 float32, cpu:0]", tostring(x))         -- a text with their names
 --
--- What is about the CPU, its names and its memory says "cpu" without `on`.
+-- A spec about the CPU, its names and its memory says "cpu" without `on`.
 -- tests/busted.lua loads this before the first spec, and all of them share it.
 local core = require "conflux.core"
 local ffi  = require "ffi"
@@ -47,7 +47,7 @@ end
 --- Whether specs run on the CPU.
 devices.are_cpu = true
 
---- What a spec says of the CPU's devices, with the names of the test devices: a text, or a list of texts.
+--- A spec's text about the CPU's devices, with the names of the test devices: a text, or a list of texts.
 function devices.on(x)
   if type(x) == "string" then return (x:gsub("cpu:(%d+)", function(i) return name_of(i + 1) end)) end
   local names = {}

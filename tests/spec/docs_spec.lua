@@ -12,7 +12,7 @@ local function formals(f)
   return text, info.isvararg
 end
 
--- What is wrong with a comment about f, or nil.
+-- The fault of a comment about f, or nil.
 local function fault(comment, f)
   if not comment then return "has no comment" end
   if comment.text == "" then return "has no text" end
@@ -23,7 +23,7 @@ local function fault(comment, f)
   end
   local text, wanted, takes_more = table.concat(documented, " "), formals(f)
   if text == wanted then return nil end
-  -- what comes in varargs may have names
+  -- arguments that come in varargs may have names
   local rest = (text .. " "):sub(#wanted - 2)
   if takes_more and text ~= "" and text .. " " == wanted:sub(1, -4) .. rest then return nil end
   -- functions that a factory makes have its names

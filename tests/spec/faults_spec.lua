@@ -1,4 +1,4 @@
--- What happens when something breaks, and that nothing else breaks with it; and what waits for what.
+-- Something breaks, and nothing else breaks with it; and commands wait for no more than they need.
 require "tests.spec.helper"
 local cf = require "conflux"
 local core = require "conflux.core"
@@ -43,7 +43,8 @@ local count, size
 local function slow() return products(count, size) end
 
 -- Whether f(), which asks what was done while slow work is at hand, finds it so.  A machine that was busy when that
--- work was measured may be through with it too soon: then more of it is tried.  What waits for all of it never passes.
+-- work was measured may be through with it too soon: then more of it is tried.  A call that waits for all of it never
+-- passes.
 local function while_slow(f)
   local measured = count
   for _ = 1, 5 do

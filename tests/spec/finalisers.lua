@@ -234,7 +234,7 @@ local loops = {
   {"tensor", function() return cf.tensor {{1, 2, 3}} end},
 }
 
--- ---- what the finalisers do ---------------------------------------------------------------------------------
+-- ---- finalisers at work -------------------------------------------------------------------------------------
 
 local others = cf.arange(1, 30):reshape(5, 3, 2, 1)
 local other_model = {w = cf.ones(3), b = cf.ones(5)}
@@ -298,7 +298,7 @@ end
 local function fill()
   local kept, size = {}, 2 ^ 16
   while size >= 1 do
-    cf.sync() -- what is still being computed gives memory back when it is done
+    cf.sync() -- commands under way give memory back when they are done
     local ok, t = pcall(cf.zeros, size)
     if ok then kept[#kept + 1] = t else size = size / 4 end
   end

@@ -1,4 +1,4 @@
--- What goes wrong on a GPU, on pretended ones: calls of CUDA, cuBLASLt and NCCL that fail, faults of one virtual device
+-- Faults of GPUs, on pretended ones: calls of CUDA, cuBLASLt and NCCL that fail, faults of one virtual device
 -- beside another, waits and launches that are counted.
 local program = require "tests.spec.program"
 
@@ -123,7 +123,7 @@ describe("a worker that cannot choose its GPU #program", function()
       print(ok and "made" or "failed", value)
     end]]
 
-  -- What the rounds gave, with calls of cudaSetDevice that fail.
+  -- The output of the rounds, with calls of cudaSetDevice that fail.
   local function rounds(devices, calls)
     return (run(ROUNDS, devices, "CONFLUX_EMULATED_FAIL=cudaSetDevice:" .. calls))
   end

@@ -24,7 +24,7 @@ cf.devices "cpu*2"
 
 local function identity(...) return ... end
 
--- What is passed where anything else belongs; made anew, as some functions change what they are given.
+-- Values to pass where anything else belongs; made anew, as some functions change what they are given.
 local function hostile_values()
   return {
     {"NULL", ffi.cast("void *", 0)}, {"NULL device", ffi.cast("struct cfx_device *", 0)},
@@ -49,7 +49,7 @@ local function hostile_values()
   }
 end
 
--- What may stand before a hostile value, so that it gets as far as it can.
+-- Good arguments to stand before a hostile value, so that it gets as far as it can.
 local function good_values()
   return {cf.ones(2, 2), 2, "x", identity, {cf.ones(2, 2)}, {2, 2}}
 end
@@ -62,7 +62,7 @@ local function call(f, ...) local ok, message = pcall(f, ...) return ok, message
 local LINE = debug.getinfo(call, "S").linedefined
 local file = debug.getinfo(1, "S").short_src
 
--- What only Lua's own errors say, or those of a room behind the one that was called.
+-- Words of Lua's own errors alone, or of a room behind the one that was called.
 local INTERNAL = {"attempt to", "bad argument", "cannot convert", "stack overflow", "%.lua:%d", "not callable",
   "invalid value", "ctype<", "wrong number of"}
 
@@ -158,7 +158,7 @@ local function sorted(t)
   return names
 end
 
--- ---- what has methods and fields ----------------------------------------------------------------------------
+-- ---- objects with methods and fields ------------------------------------------------------------------------
 
 local function batch() return cf.ones(2, 2) end
 
@@ -176,7 +176,7 @@ local LAYERS = {
 }
 local INPUTS = {Embedding = function() return cf.zeros(2, {dtype = "int64"}) end}
 
--- What is done with a layer: each is a way to its fields.
+-- Uses of a layer: each is a way to its fields.
 local function uses_of(layer, x)
   return {
     {"()", layer, x}, {":forward", layer.forward, layer, x}, {":tostring", tostring, layer},
@@ -320,7 +320,7 @@ for _, name in ipairs(sorted(OBJECTS)) do
   try_methods(name, OBJECTS[name][1])
   try_object(name)
 end
--- what cf.op makes is public, too
+-- cf.op's result is public, too
 local double = {forward = body(function(x) return cf.mul(x, 2) end), backward = function(dy) return dy * 2 end}
 try_all("cf.op's", cf.op("double", double))
 report:write(("%d calls\n"):format(calls))

@@ -1,4 +1,4 @@
--- What is installed, found by others, packaged and taken away again.
+-- Conflux is installed, found by others, packaged and taken away again.
 local program = require "tests.spec.program"
 local quote, shell = program.quote, program.shell
 
@@ -32,7 +32,7 @@ describe("an install #program", function()
   setup(function()
     os.remove(directory)
     if why_not then return end
-    -- what the developer has installed is what `uninstall` is about
+    -- `uninstall` is about the developer's own installation
     sh(([[mkdir -p "$R"; if test -e %s; then cp %s "$R/manifest"; fi; cmake --install "$B" --prefix "$P"]])
       :format(manifest, manifest))
   end)

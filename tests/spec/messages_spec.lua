@@ -1,4 +1,4 @@
--- What mistakes are answered with: each message says what was meant, not where it was stumbled over.
+-- The messages that answer mistakes: each says what was meant, not where it was stumbled over.
 require "tests.spec.helper"
 local cf = require "conflux"
 local core = require "conflux.core"
@@ -287,7 +287,7 @@ describe("a name that does not exist", function()
     for key in pairs(cf) do assert.is_string(key) end
   end)
 
-  -- What the texts name exists, and no name that exists is explained away.
+  -- Each name in the texts exists, and no name that exists is explained away.
   it("is never answered with another that does not exist", function()
     local x = cf.ones(2)
     local rooms = {cf = cf, nn = nn, optim = optim}

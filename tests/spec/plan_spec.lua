@@ -161,7 +161,7 @@ describe("a gradient of several replicas", function()
 
   it("is no longer held once the script drops it", function()
     local models = models_on(1)
-    for _ = 1, 3 do devices.collect() end -- what is known of earlier models goes with them, one after another
+    for _ = 1, 3 do devices.collect() end -- the records of earlier models go with them, one after another
     local before = cf.memory(NAMES[1]).blocks
     local function take() -- no register of a living frame holds the gradient afterwards
       local g = gradients(models)

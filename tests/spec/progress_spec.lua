@@ -99,7 +99,7 @@ describe("progress", function()
     assert.matches("id 7 at position 1 is outside 0 to 2 %(enqueued at [^)]*progress_spec.lua", message)
   end)
 
-  -- What a script shows at a terminal, with what moves the cursor.
+  -- A script's output at a terminal, with the sequences that move the cursor.
   local function shown(text, settings)
     local t = terminal.open({program.conflux, "--devices", "cpu", file("local cf = require 'conflux'\n" .. text)},
       settings or {"NO_COLOR=1"})

@@ -134,7 +134,7 @@ describe("README.md #program", function()
     file:close()
     local script = {"set -ex", ("export HOME=%s"):format(quote(home)),
       "trap 'rm -f build/install_manifest.txt; if [ -e \"$HOME/manifest\" ]; then mv \"$HOME/manifest\" " ..
-      "build/install_manifest.txt; fi' EXIT", -- what the developer has installed is what `uninstall` is about
+      "build/install_manifest.txt; fi' EXIT", -- `uninstall` is about the developer's own installation
       "if [ -e build/install_manifest.txt ]; then cp build/install_manifest.txt \"$HOME/manifest\"; fi"}
     for _, block in ipairs(blocks "sh") do
       for command in block.text:gmatch "[^\n]+" do

@@ -382,7 +382,7 @@ describe("the prompt at a terminal #program", function()
 
   it("ends what runs at the first Ctrl-C: any Lua code, a loop of Conflux's calls, a wait", function()
     local path = program.file "print 'begun'\nwhile true do end"
-    -- What a script has compiled is forgotten with the rest.
+    -- The script's compiled traces are forgotten with the rest.
     open({}, {"-i", program.file [[
       function spin(n) for i = 1, n do end end
       function step() return 1 end
@@ -418,7 +418,7 @@ describe("the prompt at a terminal #program", function()
   local function press_until_the_end(line)
     t:type(line .. "\n")
     t:expect "begun\n"
-    os.execute "sleep 0.3" -- what comes behind it has begun, too
+    os.execute "sleep 0.3" -- the code behind it has begun, too
     return t:finish "\3"
   end
 
@@ -470,7 +470,7 @@ describe("the prompt at a terminal #program", function()
   it("gives a script's own reads the terminal", function()
     open()
     t:type "print 'reads' x = io.read() print('read ' .. x)\n"
-    t:expect "\nreads\n" -- what is typed before would be the editor's
+    t:expect "\nreads\n" -- a line typed before would be the editor's
     t:type "some words\n"
     t:expect "read some words\ncpu:0> "
   end)
@@ -526,7 +526,7 @@ describe("the prompt at a terminal #program", function()
     completes("cf.matm", "cf.matmul")
     completes("x = cf.nn.Embedd", "x = cf.nn.Embedding")
     completes("repe", "repeat")
-    completes("('x'):upp", "('x'):upp", "'done'\n") -- what a call or a bracket gives is not known
+    completes("('x'):upp", "('x'):upp", "'done'\n") -- the result of a call or a bracket is not known
     completes(":he", ":help ")
     completes("?cf.matm", "?cf.matmul")
     t:enter "x, s = cf.ones(2), 'text'"

@@ -1,4 +1,4 @@
--- What a file holds: whatever cf.save accepts, cf.load reads back equal; all else is refused before anything is
+-- Saved files: cf.load reads back equal all that cf.save accepts, which refuses all else before anything is
 -- written.
 require "tests.spec.helper"
 local cf = require "conflux"

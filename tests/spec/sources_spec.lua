@@ -1,4 +1,4 @@
---- What the library's own sources keep to.
+--- Rules that the library's own sources keep.
 
 local function sources()
   local list = {}

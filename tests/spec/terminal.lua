@@ -123,7 +123,7 @@ end
 function Terminal:type(text)
   local at, deadline = 1, now() + SECONDS
   while at <= #text do
-    self:take(1000, bit.bor(POLLIN, POLLOUT)) -- what it writes meanwhile, lest each waits for the other
+    self:take(1000, bit.bor(POLLIN, POLLOUT)) -- its output meanwhile, lest each waits for the other
     local part = text:sub(at, at + 999)
     at = at + math.max(0, tonumber(C.cf_test_write(self.fd, part, #part)))
     if now() > deadline then self:fail "the program does not read" end

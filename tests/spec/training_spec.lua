@@ -1,4 +1,4 @@
--- What replicas promise of a training run: n replicas are one with n times the batch, and equal runs are equal.
+-- The promises of replicas for a training run: n replicas are one with n times the batch, and equal runs are equal.
 require "tests.spec.helper"
 local devices = require "tests.spec.devices"
 local cf = require "conflux"
@@ -92,7 +92,7 @@ describe("replicas", function()
     end
     local before = in_use()
     for _ = 1, 2 * STEPS + 20 do train(3, 3 * BATCH, momentum) end
-    -- what is dead may look alive to the collector in the stacks of coroutines: the models, the states and the
+    -- dead objects may look alive to the collector in the stacks of coroutines: the models, the states and the
     -- gradients of one run, but not of each
     local more = in_use() - before
     assert.is_true(more <= (STEPS + 4) * held, ("%d bytes more; the models of a run have %d"):format(more, held))

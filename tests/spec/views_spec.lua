@@ -286,7 +286,7 @@ describe("any chain of views", function()
 
   local kinds = {"slice", "slice", "select", "unsqueeze", "permute", "expand", "flip", "reshape", "reshape", "fill"}
 
-  -- What x has and should have, as text.
+  -- The values of x, and those that it should have, as text.
   local function compare(x, model)
     local expected = {}
     for i = 1, #model.places do expected[i] = model.values[model.places[i]] end
