@@ -134,6 +134,7 @@ CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     cfx_tensor copy = {0};
     CF_TRY(cf_check_tensor("copy_", "x", y));
     CF_TRY(cf_check_tensor("copy_", "y", x));
+    if (cf_context(x) != cf_context(y)) return cf_fail(CFX_EARG, "copy_: its tensors belong to two contexts");
     CF_TRY(cf_check_into("copy_", y, x));
     if (cf_overlaps(y, x)) CF_TRY(cf_clone(x, &copy));
     const cfx_status status = copy_into(y, copy._buffer ? &copy : x, kind_of(y));

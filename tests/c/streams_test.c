@@ -87,6 +87,20 @@ TEST(tensors_move_between_kinds_of_devices_with_their_dtype_and_order) {
     cfx_context_free(context);
 }
 
+TEST(a_copy_into_a_tensor_of_another_context_is_refused) {
+    cfx_context *one = context_of("fake"), *other = context_of("cpu");
+    cfx_tensor far = full(cfx_device_at(one, 0), 6, 1), near = full(cfx_device_at(other, 0), 6, 2);
+    CHECK_STATUS(cfx_copy(&far, &near), CFX_EARG);
+    CHECK(says("copy_: its tensors belong to two contexts"));
+    CHECK_STATUS(cfx_copy(&near, &far), CFX_EARG);
+    CHECK_EQ(value_of(&far), 1);
+    CHECK_EQ(value_of(&near), 2);
+    cfx_release(&far);
+    cfx_release(&near);
+    cfx_context_free(one);
+    cfx_context_free(other);
+}
+
 /* More than the staging memory holds, in pieces that go round it. */
 TEST(values_larger_than_staging_memory_pass_whole) {
     enum { N = (CF_STAGING_BYTES + 3 * CF_STAGING_PIECE) / 4 + 5 };
