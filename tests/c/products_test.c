@@ -384,6 +384,30 @@ TEST(dense_backward_is_the_slope_at_the_output_and_its_column_sums) {
     }
 }
 
+TEST(a_NaN_goes_back_through_dense_with_any_activation) {
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            for (int k = 0; k < FUSED_ACTS; k++) {
+                const int64_t n = 7, out = 64;
+                cf_view dpre = MATRIX(number_types[t], PACKED, n, out), dbias = VECTOR(number_types[t], out);
+                cf_view dy = MATRIX(number_types[t], PACKED, n, out), y = MATRIX(number_types[t], PACKED, n, out);
+                fill_random(&dy, -1, 1);
+                fill_random(&y, -0.25, 1);
+                set(&dy, 2 * out + 5, NAN);
+                set(&y, 2 * out + 5, NAN);
+                CHECK_STATUS(
+                    RUN(m, CF_OP_dense_bw, number_types[t], 2, .v = {dpre, dbias, dy, y}, .i = {acts[k]}, .p = {0.25}),
+                    CFX_OK);
+                int64_t bad = 0;
+                for (int64_t e = 0; acts[k] >= 0 && e < n * out; e++) bad += isnan(get(&dpre, e)) != (e == 2 * out + 5);
+                for (int64_t j = 0; j < out; j++) bad += isnan(get(&dbias, j)) != (j == 5);
+                if (!CHECK_EQ(bad, 0)) printf("# %s, act %d, type %d\n", m->isa, acts[k], number_types[t]);
+                free_views();
+            }
+    }
+}
+
 TEST(dense_backward_is_right_wherever_its_columns_lie) {
     static const int64_t columns[] = {1, 31, 32, 33, 64, 66, 68, 127, 128, 129, 132, 136, 260, 264, 520};
     EACH_MACHINE(m) {
