@@ -383,7 +383,7 @@ __global__ void onehot_kernel(cf_view rows, cf_view ids, int64_t n, int64_t clas
     }
 }
 
-/* ---- training: what changes every step lies in a slot of eight doubles (optim.h) ---------------------------- */
+/* ---- training: what changes every step lies in a slot of eight doubles (rules.h) ---------------------------- */
 
 enum { SLOT_NUMBERS = 8, SLOT_CLIP = 7 };
 

@@ -329,7 +329,7 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
     return CFX_OK;
 }
 
-/* ---- training: what changes every step lies in a slot of eight doubles (optim.h) --------------------------- */
+/* ---- training: what changes every step lies in a slot of eight doubles (rules.h) --------------------------- */
 
 enum { SLOT_CLIP = 7 };
 
