@@ -21,6 +21,7 @@ local allowed = {
     ["cf_link"] = {why = "of a backend whose devices reach each other by a library"},
     ["cf_depend"] = {why = "a context ends its tapes, loaders and groups, a device its buffers, as their rooms say"},
     ["cf_queue_reserve"] = {why = "a command carries the function that the worker runs for it"},
+    ["cf_dispatch_begin"] = {why = "the same, where a command touches tensors"},
     ["cf_thread_start"] = {why = "a thread runs the function of its maker"},
   },
   structs = {}, -- "NAME names OTHER"
