@@ -11,7 +11,7 @@ static cfx_status check_op(const char *function, int32_t op, cf_family family) {
     return CFX_OK;
 }
 
-/* What the row computes in, and what it gives, for operands of dtype `operand`. */
+/* The dtypes that the row computes in, and that it gives, for operands of dtype `operand`. */
 static int compute_dtype(int32_t op, int32_t operand) {
     return cf_op_table[op].domain == CF_FLOAT ? cf_float_of(operand) : operand;
 }
@@ -28,7 +28,7 @@ static cfx_status broadcast(const char *function, const cfx_tensor *a, const cfx
                    cf_describe(a, left), cf_describe(b, right));
 }
 
-/* What a gradient needs to know of the call. */
+/* As much of the call as its gradient needs to know. */
 typedef struct form {
     cf_op op;
     int64_t reversed; /* the number is the left operand */
@@ -185,7 +185,7 @@ static cfx_status minimum_backward(cfx_tape *tape, cf_node *node, const cfx_tens
     return give_picked(tape, node, CF_OP_minimum_da, dy);
 }
 
-/* What goes back through a row; which of its operands that needs, where the other one is a number. */
+/* A row's backward function, and whether it needs the operands: both; or the one, where the other is a number. */
 static const struct {
     cf_backward backward;
     bool saves_both, saves_one, saves_reversed;

@@ -5,7 +5,7 @@
 
 /* ---- losses of two tensors -------------------------------------------------------------------------- */
 
-/* What a gradient needs to know of the call. */
+/* As much of the call as its gradient needs to know. */
 typedef struct pair_form {
     cf_op op;
     int32_t reduction;

@@ -55,7 +55,7 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
 
 /* ---- dropout ---------------------------------------------------------------------------------------- */
 
-/* What the numbers of a mask come from. */
+/* The numbers of a mask come from these. */
 typedef struct mask {
     double p;
     int64_t rng[3];

@@ -12,7 +12,7 @@ typedef struct split {
     int64_t count;                                     /* elements reduced into one */
 } split;
 
-/* What a gradient needs to know of the call. */
+/* As much of the call as its gradient needs to know. */
 typedef struct form {
     int64_t reduced; /* which dimensions are, as bits */
     double param;

@@ -38,7 +38,7 @@ struct cf_node {
 /* The k-th tensor that was saved. */
 static inline cfx_tensor *cf_saved(const cf_node *node, int k) { return &node->saved[k].tensor; }
 
-/* What an operation says of itself. */
+/* An operation that is to be recorded. */
 typedef struct cf_recording {
     const char *op; /* its name, for messages */
     cf_backward backward;

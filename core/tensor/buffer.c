@@ -61,7 +61,7 @@ cfx_status cf_check_shape(const char *function, int32_t dtype, int32_t ndim, con
                    cf_shape_text(ndim, shape, text));
 }
 
-/* ---- what views show -------------------------------------------------------------------------------- */
+/* ---- views ------------------------------------------------------------------------------------------- */
 
 void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
     const int64_t size = cf_dtype_size(x->_dtype);
@@ -183,7 +183,7 @@ static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) 
 
 void cf_buffer_retain(cf_buffer *buffer) { buffer->refs++; }
 
-/* What still uses the memory goes with the block. */
+/* The events of commands that still use the memory go with the block. */
 static void hand_over(cf_buffer *buffer) {
     cf_uses *all[] = {&buffer->writes, &buffer->reads};
     for (int k = 0; k < 2; k++) {
@@ -290,7 +290,7 @@ CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, co
     return CFX_OK;
 }
 
-/* ---- what may be read, and what may be written -------------------------------------------------------- */
+/* ---- checks of values and of writes -------------------------------------------------------------------- */
 
 cfx_status cf_refuse_void(const cfx_tensor *x) {
     const cf_uses *made = &x->_buffer->made;

@@ -118,7 +118,7 @@ void cf_buffer_release(cf_buffer *buffer);
  * by the block's own `give` where it has one.  On failure the block is still the caller's. */
 cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_buffer **out);
 
-/* ---- what may be read, and what may be written -------------------------------------------------------- */
+/* ---- checks of values and of writes -------------------------------------------------------------------- */
 
 /* Fails with the first error if the command that should have given x its value was skipped. */
 cfx_status cf_refuse_void(const cfx_tensor *x);

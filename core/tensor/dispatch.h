@@ -43,8 +43,8 @@ static inline void cf_dispatch_begin(cf_dispatch *d, cf_queue *queue, cf_run run
     d->waits.own = &queue->timeline;
     d->waits.n = 0;
 }
-/* What is read, or rests on what was there before, is refused if it is void.  A part that is written rests on all that
- * was written before, for its command stands for the whole from then on.  Inputs are added before outputs. */
+/* A void tensor is refused, but for one that is made as a whole.  A part that is written rests on all that was written
+ * before, for its command stands for the whole from then on.  Inputs are added before outputs. */
 cfx_status cf_dispatch_view(cf_dispatch *d, const cfx_tensor *x, cf_use use);
 /* The command waits for the data of e, besides. */
 static inline void cf_dispatch_after(cf_dispatch *d, cf_event e) { cf_waits_event(&d->waits, e, CF_DATA); }

@@ -42,7 +42,7 @@ static cfx_status is_behind(const cf_round *round, int32_t replica, bool *is) {
 
 /* ---- changes ---------------------------------------------------------------------------------------- */
 
-/* What the command of these tensors takes of a round; NULL: nothing. */
+/* The buffer by whose round the command of these tensors changes its outputs; NULL: there is none. */
 static const cf_drift *round_of(int nout, int nin, cfx_tensor *const *t) {
     for (int k = nout; k < nout + nin; k++)
         if (t[k]->_buffer->drift.round) return &t[k]->_buffer->drift;

@@ -1,7 +1,7 @@
 /* drift.h: replicas that a fault left behind the others.
  *
- * What comes out of a collective is the same in all replicas, and what they then change by it in place stays so, unless
- * one of them skips the change: a fault of its own came between.  So the buffers that a collective gave a value name the
+ * A collective gives all replicas one value, and tensors that they then change by it in place stay alike, unless one
+ * of them skips the change: a fault of its own came between.  So the buffers that a collective gave a value name the
  * round that did it; a command that changes a tensor by them is noted in the round, and in the tensor as a change.  A
  * change that was skipped, as the host learns when the fault is raised, has left its replica behind if another one made
  * more of the round's changes: that tensor is refused until all of it was given a new value.  Where all of them skipped

@@ -7,7 +7,7 @@
 
 #include "device/event.h"
 
-/* What came out of one collective. */
+/* The value that came out of one collective. */
 typedef struct cf_round {
     int32_t refs;
     int32_t holders; /* buffers that have the value: as long as there are any, changes by it may come */

@@ -1,6 +1,6 @@
 /* transfer.h: bytes between memories that no kernel reaches both of.
  *
- * What lies in memory that the host cannot see passes through staging memory, in pieces, by commands on the
+ * A value in memory that the host cannot see passes through staging memory, in pieces, by commands on the
  * communication queues of the devices on either side: no worker waits for the other's memory, and no reader for more
  * than the value.
  */

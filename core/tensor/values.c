@@ -1,6 +1,6 @@
 /* values.c: values on their way to the host and from it.
  *
- * The host reads memory that it can see once the value's own write has happened, not behind all else.  What lies in
+ * The host reads memory that it can see once the value's own write has happened, not behind all else.  A value in
  * memory that it cannot see passes through staging memory, in pieces: see transfer.h.
  */
 #include <stdlib.h>
