@@ -194,7 +194,7 @@ static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(p->handle, out->description, out->b, out->a, out->y,
                                                                  out->y, preference, 1, &result, &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    /* whatever it says against such a product, our own kernel makes it */
+    /* our own kernel makes a product that it refuses for any reason */
     out->exists = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     if (out->exists) out->algorithm = result.algo;
     return CFX_OK;

@@ -1,6 +1,6 @@
 /* engine.h: engines inside other programs, between the files that make them.
  *
- * engine.c keeps engines and runs what they are asked to, values.c takes values between C and Lua.  Whatever may raise
+ * engine.c keeps engines and runs what they are asked to, values.c takes values between C and Lua.  Work that may raise
  * an error is a task: a C function of Lua's that finds its orders in a struct, and leaves there what C has to release.
  */
 #ifndef CF_HOST_ENGINE_H

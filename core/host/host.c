@@ -142,8 +142,8 @@ void cf_host_check(lua_State *L) {
 /* ---- memory ---------------------------------------------------------------------------------------- */
 
 /* LuaJIT counts the frames of its own stack, but not those of C that coroutines, string.gsub and the like put between
- * them: it crashes where these overflow the C stack.  Whatever recurses takes memory as it goes, if only for a stack of
- * Lua's that doubles: a script that has used less than a third of the C stack by then has not used all of it when it
+ * them: it crashes where these overflow the C stack.  Code that recurses takes memory as it goes, if only for a stack
+ * of Lua's that doubles: a script that has used less than a third of the C stack by then has not used all of it when it
  * asks again.  Two megabytes are enough for 250 of gsub's frames, the largest; Lua itself allows 200 of any.
  * (string.gsub, within a stack of Lua's that anything but an overflow has left large, asks for none.) */
 static const char *find_floor(void) {

@@ -15,7 +15,7 @@
 -- version.
 --
 -- Functions and devices belong to the run, not to the file: they are left out, and `into` keeps what it has there.
--- Whatever else has no form here is refused before anything is written; so is what the reader would refuse: tables
+-- Anything else without a form here is refused before anything is written; so is what the reader would refuse: tables
 -- deeper than trees go, keys that are not UTF-8.
 -- @module conflux.files
 local core = require "conflux.core"

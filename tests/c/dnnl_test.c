@@ -26,7 +26,7 @@ static cfx_status make_square(dnnl_engine_t engine, const void *key, cf_dnnl_pri
     return make_square_of(engine, *(const int64_t *)key, out);
 }
 
-/* Whatever the key, with something to free, also where it says that it failed. */
+/* Makes something to free for any key, also where it says that it failed. */
 static cfx_status make_some(dnnl_engine_t engine, const void *key, cf_dnnl_primitive *out) {
     (void)key;
     made++;

@@ -200,7 +200,7 @@ TEST(an_epoch_starts_at_any_step) {
     free_data(&d);
 }
 
-/* Whatever was gathered ahead for an epoch that was left must not come in the next one. */
+/* Samples gathered ahead for an epoch that was left must not come in the next one. */
 TEST(a_new_epoch_cancels_the_one_under_way) {
     data d;
     int64_t ids[MOST], expected[MOST], counts[5];
