@@ -117,12 +117,6 @@ cfx_status cf_uses_add(cf_uses *uses, cf_event e) {
     return CFX_OK;
 }
 
-cfx_status cf_uses_merge(cf_uses *into, const cf_uses *from) {
-    const cf_event *all = cf_uses_items(from);
-    for (int32_t i = 0; i < from->n; i++) CF_TRY(cf_uses_add(into, all[i]));
-    return CFX_OK;
-}
-
 void cf_uses_clear(cf_uses *uses) {
     free(uses->items);
     uses->items = NULL;

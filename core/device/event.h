@@ -93,7 +93,6 @@ cfx_status cf_uses_room(cf_uses *uses, int32_t n);
 void cf_uses_note(cf_uses *uses, cf_event e);
 /* Both. */
 cfx_status cf_uses_add(cf_uses *uses, cf_event e);
-cfx_status cf_uses_merge(cf_uses *into, const cf_uses *from);
 void cf_uses_clear(cf_uses *uses); /* and frees */
 /* Drops what has happened. */
 void cf_uses_prune(cf_uses *uses);

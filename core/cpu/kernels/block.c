@@ -2,7 +2,6 @@
 #include "cpu/kernels/block.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 /* ---- half types ------------------------------------------------------------------------------------------ */
 
