@@ -2,6 +2,8 @@
  *
  * They are bound by memory: each element is read once and written once, by blocks that stay in the first-level cache.
  */
+#include <assert.h>
+
 #include "cpu/kernels/block.h"
 #include "cpu/kernels/formulas.h"
 #include "device/rules.h"
@@ -56,6 +58,7 @@ static void update_part(void *context, int64_t from, int64_t to) {
     for (int k = 0; k <= u->states; k++) direct = direct && cf_direct(&v[k], u->compute);
     const int64_t step = direct ? CF_DIRECT : CF_BLOCK;
     cf_block_memory temp[4];
+    assert(u->states <= 2);
     for (int64_t i = from; i < to; i += step) {
         const int64_t n = cf_least(step, to - i);
         void *x[3] = {NULL, NULL, NULL};
