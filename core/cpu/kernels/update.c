@@ -54,18 +54,19 @@ typedef struct updating {
 static void update_part(void *context, int64_t from, int64_t to) {
     const updating *u = context;
     const cf_view *v = u->call->v, *grad = cf_call_in(u->call, 0);
+    const int states = u->states; /* x has room for two */
     int direct = cf_direct(grad, u->compute);
-    for (int k = 0; k <= u->states; k++) direct = direct && cf_direct(&v[k], u->compute);
+    for (int k = 0; k <= states; k++) direct = direct && cf_direct(&v[k], u->compute);
     const int64_t step = direct ? CF_DIRECT : CF_BLOCK;
     cf_block_memory temp[4];
-    assert(u->states <= 2);
+    assert(states <= 2);
     for (int64_t i = from; i < to; i += step) {
         const int64_t n = cf_least(step, to - i);
         void *x[3] = {NULL, NULL, NULL};
-        for (int k = 0; k <= u->states; k++) x[k] = (void *)CF_K(read)(&v[k], u->compute, i, n, &temp[k]);
+        for (int k = 0; k <= states; k++) x[k] = (void *)CF_K(read)(&v[k], u->compute, i, n, &temp[k]);
         const void *g = CF_K(read)(grad, u->compute, i, n, &temp[3]);
         u->loop(&u->numbers, n, x[0], x[1], x[2], g);
-        for (int k = 0; k <= u->states; k++) CF_K(write)(&v[k], u->compute, i, n, x[k]);
+        for (int k = 0; k <= states; k++) CF_K(write)(&v[k], u->compute, i, n, x[k]);
     }
 }
 
