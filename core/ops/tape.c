@@ -276,12 +276,13 @@ static void replace(cfx_tensor *g, const cfx_tensor *by) {
 
 /* Sums g over the dimensions that broadcasting added or stretched, and converts: to the form of `in`. */
 static cfx_status fit(const cf_input *in, cfx_tensor *g) {
-    cfx_tensor sum = {0}, converted = {0};
     if (!cf_has_shape(g, in->ndim, in->shape)) {
+        cfx_tensor sum = {0};
         CF_TRY(cf_sum_to(g, in->ndim, in->shape, &sum));
         replace(g, &sum);
     }
     if (g->_dtype != in->dtype || cf_device(g) != in->device) {
+        cfx_tensor converted = {0};
         CF_TRY(cf_copy_to(g, in->device, in->dtype, &converted));
         replace(g, &converted);
     }

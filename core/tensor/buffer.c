@@ -71,14 +71,6 @@ void cf_extent(const cfx_tensor *x, int64_t *from, int64_t *to) {
     *to = (x->_offset + high) * size;
 }
 
-void cf_view_of(const cfx_tensor *x, cf_view *out) {
-    out->data = cf_data(x);
-    out->dtype = x->_dtype;
-    out->ndim = x->_ndim;
-    memcpy(out->shape, x->_shape, x->_ndim * sizeof *out->shape);
-    memcpy(out->stride, x->_stride, x->_ndim * sizeof *out->stride);
-}
-
 void cf_reach(const cfx_tensor *x, uintptr_t *from, uintptr_t *to) {
     cf_view v;
     cf_view_of(x, &v);
@@ -291,24 +283,6 @@ CFX_API cfx_status cfx_empty(cfx_device *device, int32_t dtype, int32_t ndim, co
 }
 
 /* ---- checks of values and of writes -------------------------------------------------------------------- */
-
-cfx_status cf_refuse_void(const cfx_tensor *x) {
-    const cf_uses *made = &x->_buffer->made;
-    for (int32_t i = 0; i < made->n; i++) {
-        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
-        if (fault) return cf_fault_raise(fault, "the tensor was never written: ");
-    }
-    return CFX_OK;
-}
-
-bool cf_is_whole(const cfx_tensor *x) { return cf_bytes(x) == (int64_t)x->_buffer->bytes; }
-
-cf_watch *cf_watch_of(const cfx_tensor *x) {
-    if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
-    for (cf_dependent *tape = cf_context(x)->tapes.first; tape; tape = tape->next)
-        if (((cf_watch *)tape)->id == x->_tape) return (cf_watch *)tape;
-    return NULL;
-}
 
 CFX_API int32_t cfx_is_watched(const cfx_tensor *x) { return cf_watched(x); }
 

@@ -71,7 +71,13 @@ static inline bool cf_has_shape(const cfx_tensor *x, int ndim, const int64_t *sh
 static inline bool cf_same_shape(const cfx_tensor *a, const cfx_tensor *b) {
     return cf_has_shape(a, b->_ndim, b->_shape);
 }
-void cf_view_of(const cfx_tensor *x, cf_view *out);
+static inline void cf_view_of(const cfx_tensor *x, cf_view *out) {
+    out->data = cf_data(x);
+    out->dtype = x->_dtype;
+    out->ndim = x->_ndim;
+    memcpy(out->shape, x->_shape, x->_ndim * sizeof *out->shape);
+    memcpy(out->stride, x->_stride, x->_ndim * sizeof *out->stride);
+}
 /* Whether a and b have their memory in common, element for element: by the numbers of their handles, or (cf_is_same) by
  * where the elements lie. */
 bool cf_same_view(const cfx_tensor *a, const cfx_tensor *b);
@@ -121,12 +127,24 @@ cfx_status cf_buffer_over(cfx_device *device, cf_block *block, size_t bytes, cf_
 /* ---- checks of values and of writes -------------------------------------------------------------------- */
 
 /* Fails with the first error if the command that should have given x its value was skipped. */
-cfx_status cf_refuse_void(const cfx_tensor *x);
+static inline cfx_status cf_refuse_void(const cfx_tensor *x) {
+    const cf_uses *made = &x->_buffer->made;
+    for (int32_t i = 0; i < made->n; i++) {
+        const cf_fault *fault = cf_event_void(cf_uses_items(made)[i]);
+        if (fault) return cf_fault_raise(fault, "the tensor was never written: ");
+    }
+    return CFX_OK;
+}
 /* 1 if the view is all of its buffer. */
-bool cf_is_whole(const cfx_tensor *x);
+static inline bool cf_is_whole(const cfx_tensor *x) { return cf_bytes(x) == (int64_t)x->_buffer->bytes; }
 
 /* The live tape that watches x, or NULL. */
-cf_watch *cf_watch_of(const cfx_tensor *x);
+static inline cf_watch *cf_watch_of(const cfx_tensor *x) {
+    if (!x || !x->_tape || !x->_buffer || !x->_buffer->device) return NULL;
+    for (cf_dependent *tape = cf_context(x)->tapes.first; tape; tape = tape->next)
+        if (((cf_watch *)tape)->id == x->_tape) return (cf_watch *)tape;
+    return NULL;
+}
 static inline bool cf_watched(const cfx_tensor *x) { return cf_watch_of(x) != NULL; }
 
 /* Keeps a handle on x, which until the end of it cannot change in place.  Ending one that holds nothing does nothing. */

@@ -1,18 +1,20 @@
 /* dispatch.c: what a command waits for, and what waits for it.  See dispatch.h. */
 #include "tensor/dispatch.h"
 
-/* Which bytes a write touches: all of the buffer, all of a part, or only some of the bytes of a part. */
+/* Which bytes a write touches: all of the buffer, or of a part as many as it is known to give another value.  That is
+ * asked for only where changes are kept that it could end. */
 static void find_range(const cfx_tensor *x, cf_touch *touch) {
     const cf_buffer *buffer = x->_buffer;
     touch->whole = cf_is_whole(x);
-    touch->covers = touch->whole || cfx_is_contiguous(x);
-    touch->from = 0;
-    touch->to = (int64_t)buffer->bytes;
-    if (touch->whole) return;
-    cf_extent(x, &touch->from, &touch->to);
-    /* behind a place of a layout lies a gap, which has no other value */
-    if (touch->covers && buffer->layout && !(x->_flags & CFX_FLAG_VIEW))
-        touch->to = (touch->to + CF_ALIGN - 1) & -(int64_t)CF_ALIGN;
+    touch->from = touch->to = 0;
+    if (!buffer->drift.changes) return;
+    if (touch->whole) {
+        touch->to = (int64_t)buffer->bytes;
+    } else if (cfx_is_contiguous(x)) {
+        cf_extent(x, &touch->from, &touch->to);
+        /* behind a place of a layout lies a gap, where there is nothing to end */
+        if (buffer->layout && !(x->_flags & CFX_FLAG_VIEW)) touch->to = (touch->to + CF_ALIGN - 1) & -(int64_t)CF_ALIGN;
+    }
 }
 
 cfx_status cf_dispatch_view(cf_dispatch *d, const cfx_tensor *x, cf_use use) {
@@ -29,7 +31,7 @@ cfx_status cf_dispatch_view(cf_dispatch *d, const cfx_tensor *x, cf_use use) {
     find_range(x, touch);
     /* A part made in a void buffer would hide that the rest is void. */
     if (!touch->whole || use == CF_UPDATE) CF_TRY(cf_refuse_void(x));
-    CF_TRY(cf_uses_room(&buffer->made, 1));
+    if (!touch->whole) CF_TRY(cf_uses_room(&buffer->made, 1)); /* else its note takes the place of the others */
     cf_waits_uses(&d->waits, &buffer->writes, touch->whole && use == CF_MAKE ? CF_ORDER : CF_DATA);
     cf_waits_uses(&d->waits, &buffer->reads, CF_ORDER);
     if (buffer->block->uses.n) cf_waits_uses(&d->waits, &buffer->block->uses, CF_ORDER);
@@ -47,7 +49,7 @@ static void note_write(const cf_touch *touch, cf_event e) {
     if (touch->use == CF_MAKE) {
         if (touch->whole) buffer->made.n = 0;
         cf_uses_note(&buffer->made, e);
-        if (buffer->drift.changes && touch->covers) cf_changes_forget(&buffer->drift, touch->from, touch->to);
+        if (touch->from < touch->to) cf_changes_forget(&buffer->drift, touch->from, touch->to);
     }
     cf_uses_note(&buffer->writes, e);
 }

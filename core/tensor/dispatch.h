@@ -15,10 +15,9 @@ typedef enum cf_use { CF_MAKE, CF_UPDATE, CF_READ } cf_use;
 /* A view of a command. */
 typedef struct cf_touch {
     cf_buffer *buffer;
-    int64_t from, to; /* of a write: bytes of the buffer */
+    int64_t from, to; /* bytes of the buffer whose changes a write ends */
     uint8_t use;
-    bool whole;  /* they are all of it */
-    bool covers; /* each of them is written */
+    bool whole; /* it writes all of the buffer */
 } cf_touch;
 
 typedef struct cf_dispatch {

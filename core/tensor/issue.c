@@ -13,14 +13,15 @@ static void undo(const cf_issue *issue) {
     }
 }
 
+static cfx_status add_view(cf_dispatch *d, const cf_issue *issue, int k, cf_use use, const cfx_context *context) {
+    if (cf_context(issue->t[k]) == context) return cf_dispatch_view(d, issue->t[k], use);
+    return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
+}
+
 /* Adds the operation's views to the command, which has n operations. */
 static cfx_status add_views(cf_dispatch *d, const cf_issue *issue, int32_t n, const cfx_context *context) {
-    const int views = issue->nout + issue->nin;
-    for (int k = 0; k < views; k++)
-        if (cf_context(issue->t[k]) != context)
-            return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
-    for (int k = issue->nout; k < views; k++) CF_TRY(cf_dispatch_view(d, issue->t[k], CF_READ));
-    for (int k = 0; k < issue->nout; k++) CF_TRY(cf_dispatch_view(d, issue->t[k], issue->kind));
+    for (int k = issue->nout; k < issue->nout + issue->nin; k++) CF_TRY(add_view(d, issue, k, CF_READ, context));
+    for (int k = 0; k < issue->nout; k++) CF_TRY(add_view(d, issue, k, issue->kind, context));
     return issue->kind == CF_UPDATE ? cf_change_room(issue->nout, issue->nin, issue->t, n) : CFX_OK;
 }
 
