@@ -219,13 +219,15 @@ static cfx_status find_shared(int32_t n, cfx_tensor *const *handles, int32_t *ou
 }
 
 /* The handles have the places' form, are tied where they are, and are all that refers to their memory. */
-static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handles) {
+static cfx_status check_pack(const cfx_layout *layout, const cfx_device *device, cfx_tensor *const *handles) {
     char have[256], want[192];
     int32_t shared;
     for (int32_t i = 0; i < layout->n; i++) {
         const cf_layout_place *place = &layout->places[i];
         CF_TRY(cf_check_tensor("pack", place->path, handles[i]));
         CF_TRY(cf_check_writable("pack", handles[i]));
+        if (cf_context(handles[i]) != cf_context_of(device))
+            return cf_fail(CFX_EARG, "pack: parameter '%s' belongs to another context", place->path);
         if (handles[i]->_dtype != place->dtype || !cf_has_shape(handles[i], place->ndim, place->shape))
             return cf_fail(CFX_EARG, "pack: parameter '%s': expected %s (%s), got %s", place->path,
                            cf_shape_text(place->ndim, place->shape, want), cfx_dtype_name(place->dtype),
@@ -244,7 +246,7 @@ static cfx_status check_pack(const cfx_layout *layout, cfx_tensor *const *handle
 CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {
     cfx_tensor whole[CFX_DTYPES];
     CF_TRY(cf_check_device("pack", device));
-    CF_TRY(check_pack(layout, handles));
+    CF_TRY(check_pack(layout, device, handles));
     CF_TRY(make_buffers(layout, device, -1, 0, whole));
     cfx_status status = CFX_OK;
     for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
@@ -252,8 +254,7 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
         if (place->tied >= 0 || !whole[place->dtype]._buffer) continue;
         cfx_tensor view;
         place_in(place, &whole[place->dtype], &view);
-        status = cf_issue_run(
-            &(cf_issue){.op = CF_OP_copy, .dtype = place->dtype, .nout = 1, .nin = 1, .t = {&view, handles[i]}});
+        status = cf_copy_make(&view, handles[i]);
         if (status == CFX_OK) status = cf_changes_move(handles[i], &view);
         cfx_release(&view);
     }

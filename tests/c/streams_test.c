@@ -87,6 +87,29 @@ TEST(tensors_move_between_kinds_of_devices_with_their_dtype_and_order) {
     cfx_context_free(context);
 }
 
+TEST(parameters_are_packed_from_a_device_that_is_far_and_not_from_another_context) {
+    cfx_context *context = context_of("fake:0,cpu:0"), *other = context_of("cpu");
+    cfx_device *far = cfx_device_at(context, 0), *cpu = cfx_device_at(context, 1);
+    cfx_tensor w = full(cpu, 100, 3), foreign = full(cfx_device_at(other, 0), 100, 4);
+    cfx_tensor *handle = &w, *wrong = &foreign;
+    cfx_layout *layout = NULL;
+    CHECK_STATUS(cfx_layout_new(1, (const cfx_tensor *[]){&w}, (const char *[]){"w"}, &layout), CFX_OK);
+    CHECK_STATUS(cfx_layout_pack(layout, far, &wrong), CFX_EARG);
+    CHECK(says("pack: parameter 'w' belongs to another context"));
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    const int before = atomic_load(&copies);
+    CHECK_STATUS(cfx_layout_pack(layout, far, &handle), CFX_OK);
+    CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    CHECK_EQ(atomic_load(&copies), before + 1); /* a kernel does not reach what lies on the CPU */
+    CHECK(cfx_tensor_device(&w) == far);
+    CHECK_EQ(value_of(&w), 3);
+    cfx_release(&w);
+    cfx_release(&foreign);
+    cfx_layout_free(layout);
+    cfx_context_free(context);
+    cfx_context_free(other);
+}
+
 TEST(a_copy_into_a_tensor_of_another_context_is_refused) {
     cfx_context *one = context_of("fake"), *other = context_of("cpu");
     cfx_tensor far = full(cfx_device_at(one, 0), 6, 1), near = full(cfx_device_at(other, 0), 6, 2);
