@@ -173,7 +173,7 @@ bool cf_dims_reshape(int ndim, const int64_t *shape, const int64_t *stride, int 
 
 /* ---- several views at once -------------------------------------------------------------------------- */
 
-int cf_dims_order(int ndim, int64_t *shape, int n, int64_t *const *stride) {
+int cf_dims_sort(int ndim, int64_t *shape, int n, int64_t *const *stride) {
     int32_t dims[CFX_MAX_DIMS];
     int count = 0;
     bool changes = false;
@@ -224,7 +224,7 @@ static void change_all(change f, cf_view *views, int n) {
     }
 }
 
-void cf_views_order(cf_view *views, int n) { change_all(cf_dims_order, views, n); }
+void cf_views_sort(cf_view *views, int n) { change_all(cf_dims_sort, views, n); }
 void cf_views_collapse(cf_view *views, int n) { change_all(cf_dims_collapse, views, n); }
 
 void cf_view_flatten(cf_view *v) {
@@ -241,7 +241,7 @@ void cf_view_split(const cf_view *x, int lead, bool reorder, cf_view *first, cf_
     rest->ndim = n;
     memcpy(rest->shape, x->shape + lead, (size_t)n * sizeof *x->shape);
     memcpy(rest->stride, x->stride + lead, (size_t)n * sizeof *x->stride);
-    if (reorder) cf_views_order(rest, 1);
+    if (reorder) cf_views_sort(rest, 1);
     cf_view_flatten(first);
     cf_view_flatten(rest);
 }
@@ -292,7 +292,7 @@ static int64_t common_factor(int64_t a, int64_t b) {
 }
 
 /* Largest strides first, each with what stands behind it. */
-static void order(terms *t) {
+static void sort_terms(terms *t) {
     for (int i = 1; i < t->n; i++) {
         const term moved = t->items[i];
         int k = i;
@@ -342,6 +342,6 @@ int64_t cf_view_shared(const cf_view *a, const cf_view *b, int64_t enough) {
     terms t = {.n = 0};
     add_terms(&t, a);
     add_terms(&t, b);
-    order(&t);
+    sort_terms(&t);
     return ways(&t, 0, apart / size + (int64_t)(b_to - b_from) / size - 1, enough);
 }

@@ -107,7 +107,7 @@ bool cf_dims_reshape(int ndim, const int64_t *shape, const int64_t *stride, int 
 
 /* Puts the dimensions in the order of the first view's strides, the largest first, and drops those of size 1: the
  * order of the elements becomes another one. */
-int cf_dims_order(int ndim, int64_t *shape, int n, int64_t *const *stride);
+int cf_dims_sort(int ndim, int64_t *shape, int n, int64_t *const *stride);
 /* As few dimensions as show the same elements in the same order: neighbours that are one dimension in every view are
  * merged, and those of size 1 are dropped. */
 int cf_dims_collapse(int ndim, int64_t *shape, int n, int64_t *const *stride);
@@ -122,8 +122,8 @@ static inline void cf_view_expand(cf_view *x, const cf_view *y) {
     x->ndim = y->ndim;
 }
 
-/* cf_dims_order and cf_dims_collapse of n views, at most 4. */
-void cf_views_order(cf_view *views, int n);
+/* cf_dims_sort and cf_dims_collapse of n views, at most 4. */
+void cf_views_sort(cf_view *views, int n);
 void cf_views_collapse(cf_view *views, int n);
 /* cf_views_collapse of one view, which keeps a dimension of size 1 and stride 1 if it has no other. */
 void cf_view_flatten(cf_view *v);

@@ -3,7 +3,7 @@
  * Kernels lie in kernels/ and are compiled once for each instruction set (CF_ISA: base, avx2, avx512), with
  * names that end in it; backend.c picks one table when the first device is opened.  A kernel is called on its
  * device's worker thread and may use a team of worker->threads OpenMP threads.  Results must not depend on
- * chance: partial results lie on a fixed grid and are joined in order, never by an OpenMP reduction clause.
+ * chance: partial results lie on a fixed grid and are merged in order, never by an OpenMP reduction clause.
  */
 #ifndef CF_CPU_CPU_H
 #define CF_CPU_CPU_H

@@ -10,8 +10,8 @@
 
 #include "cuda/about.cuh"
 #include "cuda/halt.cuh"
+#include "cuda/matmul.cuh"
 #include "cuda/nccl.cuh"
-#include "cuda/product.cuh"
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 

@@ -1,4 +1,4 @@
-/* combine.cu: replicas that share one GPU are joined.
+/* combine.cu: replicas that share one GPU are combined.
  *
  * It is bound by memory: a thread reads 16 bytes of each replica, and writes them, once.  The replicas are added in their
  * order.
@@ -31,18 +31,18 @@ typedef struct tensors {
     int count, root; /* root: the one that gets the result, or -1: all */
 } tensors;
 
-template <class T> struct joined_in { typedef uint64_t type; /* integers wrap */ };
-template <> struct joined_in<float> { typedef float type; };
-template <> struct joined_in<cf_f16> { typedef float type; };
-template <> struct joined_in<cf_bf16> { typedef float type; };
-template <> struct joined_in<double> { typedef double type; };
+template <class T> struct combined_in { typedef uint64_t type; /* integers wrap */ };
+template <> struct combined_in<float> { typedef float type; };
+template <> struct combined_in<cf_f16> { typedef float type; };
+template <> struct combined_in<cf_bf16> { typedef float type; };
+template <> struct combined_in<double> { typedef double type; };
 
 __device__ inline bool less(uint64_t a, uint64_t b) { return (int64_t)a < (int64_t)b; }
 __device__ inline bool less(float a, float b) { return a < b; }
 __device__ inline bool less(double a, double b) { return a < b; }
 
 /* NaN wins over any number, as it does in a sum. */
-template <class C> __device__ __forceinline__ C join(int how, C a, C b) {
+template <class C> __device__ __forceinline__ C combined(int how, C a, C b) {
     switch (how) {
     case CF_COMBINE_PROD: return a * b;
     case CF_COMBINE_MAX: return less(b, a) || a != a ? a : b;
@@ -56,13 +56,13 @@ template <class T> __device__ inline T stored(uint64_t x) { return cf_store<T>::
 
 /* N elements at i of every tensor, added in the order of the tensors. */
 template <class T, int N> __device__ __forceinline__ void combine_pack(int how, const tensors &t, int64_t i) {
-    typedef typename joined_in<T>::type C;
+    typedef typename combined_in<T>::type C;
     C sum[N];
     const cf_pack<T, N> first = ((const cf_pack<T, N> *)t.x[0])[i];
     for (int j = 0; j < N; j++) sum[j] = (C)cf_as<C>(first.x[j]);
     for (int k = 1; k < t.count; k++) {
         const cf_pack<T, N> next = ((const cf_pack<T, N> *)t.x[k])[i];
-        for (int j = 0; j < N; j++) sum[j] = join(how, sum[j], cf_as<C>(next.x[j]));
+        for (int j = 0; j < N; j++) sum[j] = combined(how, sum[j], cf_as<C>(next.x[j]));
     }
     cf_pack<T, N> out;
     const C by = (C)(1 / (double)t.count);
@@ -108,7 +108,7 @@ typedef struct weights {
 
 /* The weighted sum, added in the order of the tensors; what has weight 0 may hold anything. */
 template <class T> __global__ void combine_weighted(tensors t, weights w, int64_t n) {
-    typedef typename joined_in<T>::type C;
+    typedef typename combined_in<T>::type C;
     for (CF_EACH(i, n)) {
         C sum = 0;
         for (int k = 0; k < t.count; k++)

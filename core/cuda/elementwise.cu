@@ -254,7 +254,7 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
         views[k + 1] = *cf_call_in(call, in++);
         cf_view_expand(&views[k + 1], y);
     }
-    cf_views_order(views, taken + 1);
+    cf_views_sort(views, taken + 1);
     cf_views_collapse(views, taken + 1);
 
     job<C> j = {};

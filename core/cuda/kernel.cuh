@@ -3,7 +3,7 @@
  * A row of the op table is a host function `cf_cuda_<row>` (or an engine that serves a family), called on the
  * device's worker, which launches kernels on the stream of the queue at hand and returns; it never waits, and no
  * kernel traps: what a kernel finds wrong it clamps, and says so in the fault word.  Partial results lie on a fixed
- * grid and are joined in order: no floating-point atomics.
+ * grid and are merged in order: no floating-point atomics.
  *
  * The same files are compiled for the CPU (CF_EMULATED, tests/cuda/emulated.h), where the kernel tests of tests/c run
  * them thread by thread.  So kernels are launched by CF_LAUNCH (threads that never meet) or CF_LAUNCH_TEAM (threads

@@ -9,7 +9,7 @@
 namespace {
 
 enum {
-    FOLD = 64,            /* elements of a thread that are added before they join its sum, a double */
+    FOLD = 64,            /* elements of a thread that are added before they go into its sum, a double */
     THREAD_ELEMENTS = 16, /* of a chunk, at least, for each thread */
     MOST_CHUNKS = 1024
 };
@@ -29,12 +29,12 @@ typedef struct job {
 template <class M, int N> struct elements : cf_span<M, N> {
     int packed;
     __device__ elements(const job &j, const cf_view &v) : cf_span<M, N>(v, 0, 1, j.n), packed(j.packed) {}
-    __device__ __forceinline__ int64_t place(int64_t e) const { return packed ? e : cf_offset(this->v, e); }
+    __device__ __forceinline__ int64_t offset(int64_t e) const { return packed ? e : cf_offset(this->v, e); }
     __device__ __forceinline__ cf_items<typename M::C, N> items(int64_t e) const {
-        return cf_span<M, N>::items(N == 1 ? place(e) : e);
+        return cf_span<M, N>::items(N == 1 ? offset(e) : e);
     }
     __device__ __forceinline__ void put(int64_t e, const cf_items<typename M::C, N> &x) const {
-        cf_span<M, N>::put(N == 1 ? place(e) : e, x);
+        cf_span<M, N>::put(N == 1 ? offset(e) : e, x);
     }
 };
 

@@ -62,7 +62,7 @@ static void swap_dims(pair *p, int a, int b) {
 }
 
 /* Turns both views until y runs forwards, its largest strides first. */
-static void order(pair *p) {
+static void sort_dims(pair *p) {
     int64_t *const strides[] = {p->ys, p->xs};
     for (int d = 0; d < p->ndim; d++) {
         if (p->ys[d] >= 0) continue;
@@ -71,12 +71,12 @@ static void order(pair *p) {
         p->ys[d] = -p->ys[d];
         p->xs[d] = -p->xs[d];
     }
-    p->ndim = cf_dims_order(p->ndim, p->shape, 2, strides);
+    p->ndim = cf_dims_sort(p->ndim, p->shape, 2, strides);
     merge(p);
 }
 
 /* Whether y, and x where there is one, lie without gaps. */
-static bool joined(const pair *p) {
+static bool is_packed(const pair *p) {
     return p->ndim == 0 || (p->ndim == 1 && p->ys[0] == 1 && (!p->x || p->xs[0] == 1));
 }
 
@@ -197,7 +197,7 @@ static bool turn(pair *p) {
 
 static void copy_same(cf_worker *worker, pair p) {
 #ifndef CF_EMULATED
-    if (joined(&p)) {
+    if (is_packed(&p)) {
         cudaMemcpyAsync(p.y, p.x, (size_t)(p.n * p.y_size), cudaMemcpyDeviceToDevice,
                         (cudaStream_t)cf_cuda_of(worker)->stream);
         return;
@@ -300,16 +300,16 @@ template <class T, class I> static void fill_by(cf_worker *worker, const pair &p
     CF_LAUNCH(kernel, cf_cuda_blocks(worker, p.n), CF_THREADS, worker, p, v);
 }
 
-/* Stretches of bytes, as arguments of a kernel: their list is host memory that ends with the command. */
-enum { STRETCHES = 64 };
-typedef struct stretches {
+/* Ranges of bytes, as arguments of a kernel: their list is host memory that ends with the command. */
+enum { RANGES = 64 };
+typedef struct ranges {
     char *y;
     int64_t count;
-    int64_t range[STRETCHES][2]; /* first byte, bytes; both whole elements */
-} stretches;
+    int64_t range[RANGES][2]; /* first byte, bytes; both whole elements */
+} ranges;
 
-/* `each` blocks share a stretch: its 16-byte words, and bytes before and after them. */
-__global__ void stretches_kernel(stretches s, int64_t each, number v) {
+/* `each` blocks share a range: its 16-byte words, and bytes before and after them. */
+__global__ void ranges_kernel(ranges s, int64_t each, number v) {
     const uint64_t pattern = pattern_of(v);
     const int64_t which = blockIdx.x / each, thread = blockIdx.x % each * blockDim.x + threadIdx.x;
     const int64_t threads = each * blockDim.x, bytes = s.range[which][1];
@@ -322,7 +322,7 @@ __global__ void stretches_kernel(stretches s, int64_t each, number v) {
         y[at] = (char)(pattern >> (at % 8 * 8));
     }
 }
-static void fill_stretches(cf_worker *worker, const stretches *s, const number &v) {
+static void fill_ranges(cf_worker *worker, const ranges *s, const number &v) {
     int64_t most = 0;
     for (int64_t k = 0; k < s->count; k++)
         if (s->range[k][1] > most) most = s->range[k][1];
@@ -330,19 +330,19 @@ static void fill_stretches(cf_worker *worker, const stretches *s, const number &
     const int64_t wanted = cf_cuda_blocks(worker, most / (int64_t)sizeof(quad));
     const int64_t fair = (int64_t)cf_cuda_of(worker)->sms * 16 / s->count;
     const int64_t each = wanted < fair ? wanted : fair > 0 ? fair : 1;
-    CF_LAUNCH(stretches_kernel, s->count * each, CF_THREADS, worker, *s, each, v);
+    CF_LAUNCH(ranges_kernel, s->count * each, CF_THREADS, worker, *s, each, v);
 }
 
 static void fill(cf_worker *worker, const cf_view *y, const number &v) {
     pair p = pair_of(y, NULL);
     if (!p.n) return;
-    order(&p);
-    if (joined(&p)) {
-        stretches s = {};
+    sort_dims(&p);
+    if (is_packed(&p)) {
+        ranges s = {};
         s.y = p.y;
         s.count = 1;
         s.range[0][1] = p.n * p.y_size;
-        fill_stretches(worker, &s, v);
+        fill_ranges(worker, &s, v);
         return;
     }
     widen(&p);
@@ -409,15 +409,15 @@ extern "C" cfx_status cf_cuda_copy(cf_worker *worker, const cf_call *call) {
     pair p = pair_of(y, x);
     const int a = y->dtype, b = x->dtype;
     if (!p.n) return CFX_OK;
-    order(&p);
+    sort_dims(&p);
     if (a == b) {
         copy_same(worker, p);
         return cf_cuda_launched("copy");
     }
-    const bool done = joined(&p) && (a == CFX_FLOAT16    ? convert_runs_to<cf_f16>(worker, p, b)
-                                     : a == CFX_BFLOAT16 ? convert_runs_to<cf_bf16>(worker, p, b)
-                                     : a == CFX_FLOAT32  ? convert_runs_to<float>(worker, p, b)
-                                                         : false);
+    const bool done = is_packed(&p) && (a == CFX_FLOAT16    ? convert_runs_to<cf_f16>(worker, p, b)
+                                        : a == CFX_BFLOAT16 ? convert_runs_to<cf_bf16>(worker, p, b)
+                                        : a == CFX_FLOAT32  ? convert_runs_to<float>(worker, p, b)
+                                                            : false);
     if (done) return cf_cuda_launched("copy");
     /* Through the widest of the three that keeps the value: an integer is rounded to a float once. */
     if (a == CFX_FLOAT64 || b == CFX_FLOAT64) BY_COUNT(p.n, convert_by, double, worker, p, a, b);
@@ -436,13 +436,13 @@ extern "C" cfx_status cf_cuda_fill(cf_worker *worker, const cf_call *call) {
 extern "C" cfx_status cf_cuda_zero_ranges(cf_worker *worker, const cf_call *call) {
     const int64_t(*range)[2] = (const int64_t(*)[2])cf_call_extra(call);
     const number zero = {0, 0, CFX_UINT8, 0};
-    for (int64_t from = 0; from < call->i[0]; from += STRETCHES) {
-        stretches s = {};
+    for (int64_t from = 0; from < call->i[0]; from += RANGES) {
+        ranges s = {};
         s.y = (char *)call->v[0].data;
         s.count = call->i[0] - from;
-        if (s.count > STRETCHES) s.count = STRETCHES;
+        if (s.count > RANGES) s.count = RANGES;
         memcpy(s.range, range + from, (size_t)s.count * sizeof s.range[0]);
-        fill_stretches(worker, &s, zero);
+        fill_ranges(worker, &s, zero);
     }
     return cf_cuda_launched("zero_ranges");
 }

@@ -4,9 +4,9 @@
  * results from a chunk of their elements, with `lanes` threads for each result: neighbours in a warp where the
  * elements of a result lie together ("rows"), and a warp apart where the results do ("columns": the gradients of
  * biases), so that both read memory in order.  Few results of many elements are cut into chunks on a grid that the
- * shape alone fixes; a second kernel joins their partial results.
+ * shape alone fixes; a second kernel merges their partial results.
  *
- * A thread adds up to FOLD floats before it joins their sum to a double: so 10^7 ones make exactly 10^7.
+ * A thread adds up to FOLD floats before it merges their sum to a double: so 10^7 ones make exactly 10^7.
  */
 #include <type_traits>
 
@@ -25,7 +25,7 @@ enum {
 
 /* ---- operations on two elements ----------------------------------------------------------------------------- */
 
-/* The type in which sums of C are joined. */
+/* The type in which sums of C are merged. */
 template <class C> struct wide { typedef double type; };
 template <> struct wide<int64_t> { typedef int64_t type; };
 
@@ -43,17 +43,19 @@ template <> __device__ inline int64_t times(int64_t a, int64_t b) { return (int6
 template <class A> __device__ inline A larger(A a, A b) { return b > a || b != b ? b : a; }
 template <class A> __device__ inline A smaller(A a, A b) { return b < a || b != b ? b : a; }
 
-/* A step joins an element x to `part`, and the parts of a result to a `whole`.  m: the mean that is subtracted.
+/* A step merges an element x to `part`, and the parts of a result to a `whole`.  m: the mean that is subtracted.
  * Where a sum is divided or a root is taken, and of products, parts are wide: the result of numbers that do not fit
  * may. */
-#define STEP(name, PART, START, JOIN, ELEMENT)                                                                         \
-    template <class C> struct name {                                                                                   \
-        typedef C compute;                                                                                             \
-        typedef typename wide<C>::type whole;                                                                          \
-        typedef PART part;                                                                                             \
-        __device__ static inline part start() { return START; }                                                        \
-        __device__ static inline part next(part s, C x, int64_t, double m) { return (void)m, JOIN<part>(s, ELEMENT); } \
-        __device__ static inline whole join(whole a, whole b) { return JOIN<whole>(a, b); }                            \
+#define STEP(name, PART, START, MERGE, ELEMENT)                                               \
+    template <class C> struct name {                                                          \
+        typedef C compute;                                                                    \
+        typedef typename wide<C>::type whole;                                                 \
+        typedef PART part;                                                                    \
+        __device__ static inline part start() { return START; }                               \
+        __device__ static inline part next(part s, C x, int64_t, double m) {                  \
+            return (void)m, MERGE<part>(s, ELEMENT);                                          \
+        }                                                                                     \
+        __device__ static inline whole merge(whole a, whole b) { return MERGE<whole>(a, b); } \
     };
 STEP(step_sum, C, 0, plus, x)
 STEP(step_mean, whole, 0, plus, (whole)x)
@@ -80,7 +82,7 @@ template <class C_, bool is_max> struct step_arg {
     __device__ static inline part next(part s, C_ x, int64_t e, double) {
         return s.at < 0 || better(s.value, x) ? part{x, e} : s;
     }
-    __device__ static inline whole join(whole a, whole b) {
+    __device__ static inline whole merge(whole a, whole b) {
         if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
         if (better(a.value, b.value)) return b;
         return better(b.value, a.value) || a.at < b.at ? a : b;
@@ -111,7 +113,7 @@ __device__ inline typename S::whole walk(const job &j, int64_t from, int64_t to,
         const int64_t fold = e + (int64_t)FOLD * j.lanes, end = fold < to ? fold : to;
         typename S::part part = S::start();
         for (; e < end; e += j.lanes) part = S::next(part, at(e), e, mean);
-        all = S::join(all, (typename S::whole)part);
+        all = S::merge(all, (typename S::whole)part);
     }
     return all;
 }
@@ -129,7 +131,7 @@ __device__ inline typename S::whole walk_pieces(const job &j, const T *x, int la
             for (int k = 0; k < N; k++)
                 if (e + k >= from && e + k < to) part = S::next(part, items.x[k], e + k, mean);
         }
-        all = S::join(all, (typename S::whole)part);
+        all = S::merge(all, (typename S::whole)part);
     }
     return all;
 }
@@ -166,7 +168,7 @@ __device__ inline typename S::whole walk_result(const job &j, int64_t r, int lan
 
 /* Joins what the lanes of each result have; lane 0 gets it.  All threads of the block must call it. */
 template <class S>
-__device__ inline typename S::whole join_lanes(const job &j, int lane, typename S::whole x, typename S::whole *room) {
+__device__ inline typename S::whole merge_lanes(const job &j, int lane, typename S::whole x, typename S::whole *room) {
     const int apart = j.by_rows ? 1 : CF_THREADS / j.lanes, in_warp = j.by_rows && j.lanes > 1 ? CF_WARP : 1;
     const int t = (int)threadIdx.x;
     int lanes = j.lanes;
@@ -174,12 +176,12 @@ __device__ inline typename S::whole join_lanes(const job &j, int lane, typename 
         room[t] = x;
         __syncthreads();
         for (; lanes > in_warp; lanes /= 2) {
-            if (lane < lanes / 2) room[t] = S::join(room[t], room[t + lanes / 2 * apart]);
+            if (lane < lanes / 2) room[t] = S::merge(room[t], room[t + lanes / 2 * apart]);
             __syncthreads();
         }
         x = room[t];
     }
-    for (int mask = lanes / 2; mask > 0; mask /= 2) x = S::join(x, exchange(x, mask));
+    for (int mask = lanes / 2; mask > 0; mask /= 2) x = S::merge(x, exchange(x, mask));
     return x;
 }
 
@@ -206,30 +208,30 @@ template <class S>
 __global__ void reduce_chunks(const job j, typename S::whole *__restrict__ out, const double *__restrict__ sums) {
     __shared__ typename S::whole room[CF_THREADS];
     const int t = (int)threadIdx.x, width = CF_THREADS / j.lanes;
-    const int lane = j.by_rows ? t % j.lanes : t / width, slot = j.by_rows ? t / j.lanes : t % width;
+    const int lane = j.by_rows ? t % j.lanes : t / width, column = j.by_rows ? t / j.lanes : t % width;
     const int64_t blocks = (j.results + width - 1) / width;
     for (int64_t item = blockIdx.x; item < blocks * j.chunks; item += gridDim.x) {
-        const int64_t chunk = item / blocks, r = item % blocks * width + slot;
+        const int64_t chunk = item / blocks, r = item % blocks * width + column;
         const int64_t from = chunk * j.chunk, end = from + j.chunk < j.length ? from + j.chunk : j.length;
         typename S::whole x = (typename S::whole)S::start();
         if (r < j.results) x = walk_result<S>(j, r, lane, from, end, sums ? sums[r] / (double)j.length : 0);
-        x = join_lanes<S>(j, lane, x, room);
+        x = merge_lanes<S>(j, lane, x, room);
         if (lane > 0 || r >= j.results) continue;
         if (out) out[chunk * j.results + r] = x;
         else finish(j, r, x);
     }
 }
 
-/* A warp joins the chunks of a result.  out [results], or NULL as above. */
+/* A warp merges the chunks of a result.  out [results], or NULL as above. */
 template <class S>
-__global__ void join_chunks(const job j, const typename S::whole *__restrict__ in /* [chunks, results] */,
-                            typename S::whole *__restrict__ out) {
+__global__ void merge_chunks(const job j, const typename S::whole *__restrict__ in /* [chunks, results] */,
+                             typename S::whole *__restrict__ out) {
     const int64_t warps = (int64_t)gridDim.x * blockDim.x / CF_WARP;
     const int lane = (int)threadIdx.x % CF_WARP;
     for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / CF_WARP; r < j.results; r += warps) {
         typename S::whole x = (typename S::whole)S::start();
-        for (int64_t k = lane; k < j.chunks; k += CF_WARP) x = S::join(x, in[k * j.results + r]);
-        for (int mask = CF_WARP / 2; mask > 0; mask /= 2) x = S::join(x, exchange(x, mask));
+        for (int64_t k = lane; k < j.chunks; k += CF_WARP) x = S::merge(x, in[k * j.results + r]);
+        for (int mask = CF_WARP / 2; mask > 0; mask /= 2) x = S::merge(x, exchange(x, mask));
         if (lane > 0) continue;
         if (out) out[r] = x;
         else finish(j, r, x);
@@ -246,7 +248,8 @@ static void launch(cf_worker *worker, const job &j, void *partial, typename S::w
     whole *const chunks = j.chunks > 1 ? (whole *)partial : out;
     CF_LAUNCH_TEAM(reduce_chunks<S>, grid, CF_THREADS, worker, j, chunks, sums);
     if (j.chunks > 1)
-        CF_LAUNCH_TEAM(join_chunks<S>, cf_cuda_blocks(worker, j.results * CF_WARP), CF_THREADS, worker, j, chunks, out);
+        CF_LAUNCH_TEAM(merge_chunks<S>, cf_cuda_blocks(worker, j.results * CF_WARP), CF_THREADS, worker, j, chunks,
+                       out);
 }
 
 template <class S> static cfx_status run(cf_worker *worker, const job &j) {
@@ -381,7 +384,7 @@ __global__ void square_chunks(const squares s, double *__restrict__ partial) {
 }
 
 /* One block.  add: to what y holds. */
-__global__ void join_squares(int blocks, const double *__restrict__ partial /* [blocks] */, double *y, int add) {
+__global__ void merge_squares(int blocks, const double *__restrict__ partial /* [blocks] */, double *y, int add) {
     __shared__ double room[CF_THREADS / CF_WARP];
     double sum = 0;
     for (int k = (int)threadIdx.x; k < blocks; k += CF_THREADS) sum += partial[k];
@@ -423,7 +426,7 @@ extern "C" cfx_status cf_cuda_sumsq(cf_worker *worker, const cf_call *call) {
         }
         const int blocks = s.list.first[s.list.n];
         if (blocks > 0) CF_LAUNCH_TEAM(square_chunks, blocks, CF_THREADS, worker, s, partial);
-        CF_LAUNCH_TEAM(join_squares, 1, CF_THREADS, worker, blocks, partial, (double *)first->v[0].data,
+        CF_LAUNCH_TEAM(merge_squares, 1, CF_THREADS, worker, blocks, partial, (double *)first->v[0].data,
                        (int)first->i[0]);
     }
     return cf_cuda_launched("sumsq");

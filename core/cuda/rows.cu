@@ -1,7 +1,7 @@
 /* rows.cu: softmax, its logarithm, the cross entropy of logits, and layer normalisation.
  *
  * A team of threads makes a row, and reads it again for each sum that it needs: after the first time it comes from
- * the cache.  Elements are computed in the compute type, sums are joined as doubles.
+ * the cache.  Elements are computed in the compute type, sums are merged as doubles.
  */
 #include "cuda/rows.cuh"
 

@@ -7,8 +7,8 @@
  * Ids are checked by a kernel of their own, whose result the one that moves looks at first, so that nothing moves
  * where one is wrong, and nobody waits.
  *
- * Where several ids name one place, what is added there is added in the order of the ids, by one thread.  Either each
- * thread owns a column (all dimensions but that of the places) and walks its ids, or the ids are sorted by place,
+ * Where several ids name one position, what is added there is added in the order of the ids, by one thread.  Either a
+ * thread owns a column (all dimensions but that of the positions) and walks its ids, or the ids are sorted by position,
  * stably, and each run of equal ones has its own threads.
  */
 #include "cuda/items.cuh"
@@ -73,9 +73,9 @@ typedef struct picking {
     void *part, *whole;
     const void *ids;
     int dtype, ids_dtype, op;
-    int64_t size, place; /* of the dimension that ids name: its size and its stride in the whole */
+    int64_t size, step;  /* of the dimension that ids name: its size and its stride in the whole */
     layout all;          /* the part, in row-major order */
-    layout walk, column; /* the same, cut in two: along the places, in the order of ids; and across */
+    layout walk, column; /* the same, cut in two: along the positions, in the order of ids; and across */
     layout flat;         /* the ids alone, in row-major order */
 } picking;
 
@@ -83,7 +83,7 @@ __device__ inline int64_t id_at(const void *ids, int dtype, int64_t at) { return
 
 /* ---- checking ------------------------------------------------------------------------------------------------ */
 
-/* Blocks that check, no more than the lanes of a warp, which joins what they found. */
+/* Blocks that check, no more than the lanes of a warp, which merges their findings. */
 enum { CHECKS = CF_WARP, CHECKS_EACH = 4 * CF_THREADS };
 
 /* A block's finding: n - position of its first wrong id, or 0. */
@@ -143,7 +143,7 @@ checks launch_check(cf_worker *worker, const picking *p, void *memory) {
 int widest(const picking *p, const layout *t) {
     const int last = t->ndim - 1, size = cfx_dtype_size(p->dtype);
     if (last < 0 || t->part[last] != 1 || t->whole[last] != 1 || t->ids[last] != 0) return 1;
-    uint64_t bits = (uint64_t)t->shape[last] | (uint64_t)p->place | ((uintptr_t)p->part | (uintptr_t)p->whole) / size;
+    uint64_t bits = (uint64_t)t->shape[last] | (uint64_t)p->step | ((uintptr_t)p->part | (uintptr_t)p->whole) / size;
     const layout *both[2] = {t, t == &p->column ? &p->walk : t};
     for (int k = 0; k < 2; k++)
         for (int d = 0; d < both[k]->ndim; d++)
@@ -171,7 +171,7 @@ template <class W> __global__ void __launch_bounds__(CF_THREADS) take(picking p,
     for (CF_EACH(e, p.all.count)) {
         const offsets at = locate(p.all, e);
         const int64_t id = id_at(p.ids, p.ids_dtype, at.ids);
-        ((W *)p.part)[at.part] = ((const W *)p.whole)[at.whole + id * p.place];
+        ((W *)p.part)[at.part] = ((const W *)p.whole)[at.whole + id * p.step];
     }
 }
 
@@ -187,7 +187,7 @@ cfx_status take_all(cf_worker *worker, picking *p) {
     const checks c = launch_check(worker, p, memory);
     const int n = widest(p, &p->all);
     widen_strides(&p->all, n, true);
-    p->place /= n;
+    p->step /= n;
     switch (n * cfx_dtype_size(p->dtype)) {
     case 1: launch_take<uint8_t>(worker, p, &c); break;
     case 2: launch_take<uint16_t>(worker, p, &c); break;
@@ -221,15 +221,15 @@ __global__ void __launch_bounds__(CF_THREADS) add_columns(picking p, checks c, c
         T *whole = (T *)p.whole + column.whole;
         for (int64_t w = 0; w < p.walk.count; w++) {
             const offsets at = locate(p.walk, w);
-            T *to = whole + id_at(p.ids, p.ids_dtype, column.ids + at.ids) * p.place;
+            T *to = whole + id_at(p.ids, p.ids_dtype, column.ids + at.ids) * p.step;
             *to = sum(*to, part[column.part + at.part]);
         }
     }
 }
 
-/* The places of ids as items, sorted in tiles of `segment` items.  Wrong ids make wrong items, which are never looked
+/* Positions of ids as items, sorted in tiles of `segment` items.  Wrong ids make wrong items, which are never looked
  * at. */
-__global__ void __launch_bounds__(CF_THREADS) sort_places(picking p, cf_item *items /* [walk] */, int segment) {
+__global__ void __launch_bounds__(CF_THREADS) sort_positions(picking p, cf_item *items /* [walk] */, int segment) {
     __shared__ cf_item tile[CF_TILE];
     const int64_t n = p.walk.count;
     for (int64_t from = (int64_t)blockIdx.x * segment; from < n; from += (int64_t)gridDim.x * segment) {
@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(CF_THREADS) sort_places(picking p, cf_item *it
             tile[k] = cf_item_last<cf_item>();
             if (from + k >= n) continue;
             const offsets at = locate(p.walk, (uint32_t)(from + k));
-            const int64_t place = at.number + id_at(p.ids, p.ids_dtype, at.ids);
-            tile[k] = (uint64_t)place << 32 | (uint64_t)(from + k);
+            const int64_t position = at.number + id_at(p.ids, p.ids_dtype, at.ids);
+            tile[k] = (uint64_t)position << 32 | (uint64_t)(from + k);
         }
         cf_sort_tile(tile, segment, segment);
         for (int k = (int)threadIdx.x; k < segment; k += CF_THREADS)
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(CF_THREADS) sort_places(picking p, cf_item *it
     }
 }
 
-__device__ inline uint32_t place_of(cf_item item) { return (uint32_t)(item >> 32); }
+__device__ inline uint32_t position_of(cf_item item) { return (uint32_t)(item >> 32); }
 
 /* A thread for each (item, column), N elements wide; those of a run's first item add the whole run. */
 template <class T, int N>
@@ -260,11 +260,11 @@ __global__ void __launch_bounds__(CF_THREADS, 3)
     const int n = (int)p.walk.count;
     for (CF_EACH(e, n * p.column.count)) {
         const int first = (int)divided(e, p.column.count);
-        const uint32_t place = place_of(items[first]);
-        if (first > 0 && place_of(items[first - 1]) == place) continue;
+        const uint32_t position = position_of(items[first]);
+        if (first > 0 && position_of(items[first - 1]) == position) continue;
         const offsets column = locate(p.column, e - first * p.column.count);
         const offsets item = locate(p.walk, (uint32_t)items[first]);
-        word *to = (word *)p.whole + column.whole + item.whole + id_at(p.ids, p.ids_dtype, item.ids) * p.place;
+        word *to = (word *)p.whole + column.whole + item.whole + id_at(p.ids, p.ids_dtype, item.ids) * p.step;
         const word *part = (const word *)p.part + column.part;
         word total = *to;
         bool more = true;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(CF_THREADS, 3)
             word next[AHEAD];
             int have = 0;
             for (int k = 0; k < AHEAD; k++) {
-                if (at + k >= n || place_of(items[at + k]) != place) continue; /* and so is what follows */
+                if (at + k >= n || position_of(items[at + k]) != position) continue; /* and so is what follows */
                 next[k] = part[locate(p.walk, (uint32_t)items[at + k]).part];
                 have = k + 1;
             }
@@ -290,10 +290,10 @@ enum { SHORT_WALK = 32 };
 /* Columns that occupy a device well enough to walk any way. */
 enum { MANY_COLUMNS = 8192 };
 
-/* places: how many there are as the walk numbers them, or 0: walk. */
-template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t places) {
+/* positions: how many there are as the walk numbers them, or 0: walk. */
+template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t positions) {
     const int64_t n = p->walk.count;
-    const bool sorts = places > 0 && places < UINT32_MAX && n < INT32_MAX / 2;
+    const bool sorts = positions > 0 && positions < UINT32_MAX && n < INT32_MAX / 2;
     const size_t room = CHECKS * sizeof(int64_t);
     char *memory = (char *)cf_cuda_scratch(worker, room + (sorts ? 2 * (size_t)n * sizeof(cf_item) : 0));
     if (!memory) return cf_fail(CFX_EMEMORY, "no memory to sort %lld ids", (long long)n);
@@ -306,7 +306,7 @@ template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t p
     }
     cf_item *items = (cf_item *)(memory + room);
     const int segment = cf_tile_for(n);
-    CF_LAUNCH_TEAM(sort_places, cf_cuda_blocks(worker, (n + segment - 1) / segment * CF_THREADS), CF_THREADS, worker,
+    CF_LAUNCH_TEAM(sort_positions, cf_cuda_blocks(worker, (n + segment - 1) / segment * CF_THREADS), CF_THREADS, worker,
                    *p, items, segment);
     items = cf_merge_all(worker, items, items + n, 1, n);
     constexpr int N = 16 / sizeof(T);
@@ -314,7 +314,7 @@ template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t p
     if (wide) {
         widen_strides(&p->column, N, true);
         widen_strides(&p->walk, N, false);
-        p->place /= N;
+        p->step /= N;
     }
     const auto kernel = wide ? add_runs<T, N> : add_runs<T, 1>;
     CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, n * p->column.count), CF_THREADS, worker, *p, (const cf_item *)items,
@@ -322,18 +322,18 @@ template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t p
     return CFX_OK;
 }
 
-cfx_status add_all(cf_worker *worker, picking *p, int64_t places) {
+cfx_status add_all(cf_worker *worker, picking *p, int64_t positions) {
     finish(&p->walk);
     finish(&p->column);
     switch (p->dtype) {
-    case CFX_BOOL: return add_typed<truth>(worker, p, places);
-    case CFX_UINT8: return add_typed<uint8_t>(worker, p, places);
-    case CFX_INT32: return add_typed<uint32_t>(worker, p, places);
-    case CFX_INT64: return add_typed<uint64_t>(worker, p, places);
-    case CFX_FLOAT16: return add_typed<cf_f16>(worker, p, places);
-    case CFX_BFLOAT16: return add_typed<cf_bf16>(worker, p, places);
-    case CFX_FLOAT32: return add_typed<float>(worker, p, places);
-    default: return add_typed<double>(worker, p, places);
+    case CFX_BOOL: return add_typed<truth>(worker, p, positions);
+    case CFX_UINT8: return add_typed<uint8_t>(worker, p, positions);
+    case CFX_INT32: return add_typed<uint32_t>(worker, p, positions);
+    case CFX_INT64: return add_typed<uint64_t>(worker, p, positions);
+    case CFX_FLOAT16: return add_typed<cf_f16>(worker, p, positions);
+    case CFX_BFLOAT16: return add_typed<cf_bf16>(worker, p, positions);
+    case CFX_FLOAT32: return add_typed<float>(worker, p, positions);
+    default: return add_typed<double>(worker, p, positions);
     }
 }
 
@@ -353,7 +353,7 @@ picking picking_of(const cf_call *call, const cf_view *whole, const cf_view *par
     p.ids_dtype = ids->dtype;
     p.op = call->op;
     p.size = whole->ndim ? whole->shape[call->i[0]] : 1;
-    p.place = whole->ndim ? whole->stride[call->i[0]] : 1;
+    p.step = whole->ndim ? whole->stride[call->i[0]] : 1;
     for (int d = 0; d < ids->ndim; d++) push(&p.flat, ids->shape[d], 0, 0, ids->stride[d], 0);
     finish(&p.flat);
     return p;
@@ -402,15 +402,15 @@ cfx_status run_gather(cf_worker *worker, const cf_call *call, const cf_view *who
                  ids->stride[d], 0);
         return add_all(worker, &p, 0);
     }
-    /* Each element has a place of its own: a column's number, and the id in it. */
-    int64_t number[CFX_MAX_DIMS], places = p.size;
+    /* Each element has a position of its own: a column's number, and the id in it. */
+    int64_t number[CFX_MAX_DIMS], positions = p.size;
     for (int d = ids->ndim - 1; d >= 0; d--) {
-        number[d] = d == dim ? 0 : places;
-        if (d != dim) places *= ids->shape[d];
+        number[d] = d == dim ? 0 : positions;
+        if (d != dim) positions *= ids->shape[d];
     }
     for (int d = 0; d < ids->ndim; d++)
         push(&p.walk, ids->shape[d], part->stride[d], d == dim ? 0 : whole->stride[d], ids->stride[d], number[d]);
-    return add_all(worker, &p, places);
+    return add_all(worker, &p, positions);
 }
 
 } // namespace

@@ -23,7 +23,7 @@ typedef struct cf_progress {
     _Atomic uint32_t fault;       /* of the poison: its number in the hub; 0: none */
 } cf_progress;
 
-/* A stretch of tickets whose commands were skipped. */
+/* A range of tickets whose commands were skipped. */
 typedef struct cf_void {
     uint64_t from, to;
     const cf_fault *fault;
@@ -59,7 +59,7 @@ static inline bool cf_event_is_poisoned(cf_event e) {
     return atomic_load_explicit(&e.timeline->progress.poisoned_at, memory_order_acquire) <= e.ticket;
 }
 
-/* Asks e's queue to ring the hub when it gets to e. */
+/* Asks e's queue to wake the hub when it gets to e. */
 void cf_alarm_set(cf_event e);
 
 /* Parks the host until e has happened. CFX_EINTERRUPT if interrupted.  Says nothing about faults. */

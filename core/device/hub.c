@@ -40,7 +40,7 @@ void cf_hub_remove(cf_hub *hub, cf_sleeper *worker) {
     pthread_mutex_unlock(&hub->lock);
 }
 
-void cf_hub_ring(cf_hub *hub) {
+void cf_hub_wake(cf_hub *hub) {
     pthread_mutex_lock(&hub->lock);
     for (cf_sleeper *worker = hub->workers; worker; worker = worker->next) cf_sleeper_wake(worker);
     pthread_mutex_unlock(&hub->lock);

@@ -1,7 +1,7 @@
 /* hub.h: what a context's host and its workers share: where they sleep, why the host is to stop, and their faults.
  *
  * The host is one thread at a time.  It sleeps in one place, whatever it waits for; so do the workers.  A thread that
- * has news for others rings the hub, which wakes all that sleep: each looks again for what it waits for.
+ * has news for others wakes all that sleep there: each looks again for what it waits for.
  */
 #ifndef CF_DEVICE_HUB_H
 #define CF_DEVICE_HUB_H
@@ -63,11 +63,11 @@ cfx_status cf_hub_init(cf_hub *hub);
 /* After all its workers have ended. */
 void cf_hub_free(cf_hub *hub);
 
-/* A worker that is added hears of each ring until it is removed, if it has been added. */
+/* A worker that is added hears of each wake-up until it is removed, if it has been added. */
 void cf_hub_add(cf_hub *hub, cf_sleeper *worker);
 void cf_hub_remove(cf_hub *hub, cf_sleeper *worker);
 /* Wakes the workers that sleep: a ticket that one of them waits for has happened.  Any thread. */
-void cf_hub_ring(cf_hub *hub);
+void cf_hub_wake(cf_hub *hub);
 
 /* ---- interrupts --------------------------------------------------------------------------------------- */
 

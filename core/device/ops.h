@@ -41,7 +41,7 @@ typedef struct cf_op_info {
 
 extern const cf_op_info cf_op_table[CF_OPS];
 
-/* How `combine` joins replicas. */
+/* How `combine` combines replicas. */
 typedef enum cf_combine {
     CF_COMBINE_SUM,
     CF_COMBINE_PROD,

@@ -1,9 +1,9 @@
 /* staging.h: host memory through which values pass on their way to and from a device.
  *
  * A device that the host's memory does not reach by itself copies fast, and without holding up its caller, only to and
- * from memory that its driver has pinned, and pinning costs more than a copy.  So each such device pins one stretch,
+ * from memory that its driver has pinned, and pinning costs more than a copy.  So each such device pins one block,
  * once, when the first value passes; pieces of it are handed out round and round.  A piece is handed out again when the
- * event of its last use has happened: only a host that has more than the whole stretch under way waits for it.
+ * event of its last use has happened: only a host that has more than the whole block under way waits for it.
  *
  * All calls are the host's.
  */

@@ -114,7 +114,7 @@ static void finish(cf_queue *queue, uint64_t ticket) {
         if (until <= ticket) cf_sleeper_wake(&hub->host);
         else cf_alarm_set((cf_event){&queue->timeline, until});
     }
-    cf_hub_ring(hub);
+    cf_hub_wake(hub);
 }
 
 static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_origin *command) {
@@ -144,7 +144,7 @@ static void mark(cf_worker *worker, cf_queue *queue) {
     const cfx_status status = worker->backend->streams->mark(worker, queue->timeline.q, queue->launched);
     if (status != CFX_OK) fail(queue, queue->marked + 1, status, NULL);
     queue->marked = queue->launched;
-    if (is_awaited(&queue->timeline, queue->launched)) cf_hub_ring(queue->timeline.hub); /* it can be followed now */
+    if (is_awaited(&queue->timeline, queue->launched)) cf_hub_wake(queue->timeline.hub); /* it can be followed now */
 }
 
 /* A worker that spins asks for a mark of e, which its stream is to follow.  It asks in each round, so that it is no

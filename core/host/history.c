@@ -24,7 +24,7 @@ static bool is_directory(const char *path) {
 }
 
 /* The parts in one string, or NULL. */
-static char *join(const char *a, const char *b) {
+static char *concat(const char *a, const char *b) {
     char *text = NULL;
     return asprintf(&text, "%s%s", a, b) < 0 ? NULL : text;
 }
@@ -35,13 +35,13 @@ cf_history *cf_history_open(void) {
     cf_history *history = calloc(1, sizeof *history);
     if (!history) return NULL;
 
-    char *local = join(home, "/.local/state");
+    char *local = concat(home, "/.local/state");
     if (!state || *state != '/') state = local && is_directory(local) ? local : NULL;
     if (state) {
-        history->directory = join(state, "/conflux");
-        if (history->directory) history->path = join(history->directory, "/history");
+        history->directory = concat(state, "/conflux");
+        if (history->directory) history->path = concat(history->directory, "/history");
     } else {
-        history->path = join(home, "/.conflux_history");
+        history->path = concat(home, "/.conflux_history");
     }
     free(local);
     if (history->path) return history;
@@ -183,7 +183,7 @@ static const char *newest(const char *text, size_t length, size_t line) {
 
 /* The new file in the old one's place.  0, or an errno. */
 static int replace(const char *path, const char *old, size_t length, const char *line) {
-    char *temporary = join(path, ".XXXXXX");
+    char *temporary = concat(path, ".XXXXXX");
     if (!temporary) return ENOMEM;
     int error = 0;
     const int fd = mkstemp(temporary); /* for its owner alone */

@@ -37,13 +37,13 @@ static cfx_status follow_link(cf_replace *out, int *is_link) {
     if (n < 0) return CFX_OK;
     if (n == sizeof target) return cf_fail(CFX_EIO, "%s: a link to a path of more than %d bytes", out->path, PATH_MAX);
     const size_t directory = n && target[0] == '/' ? 0 : directory_length(out->path);
-    char *joined;
-    CF_TRY(cf_alloc(directory + (size_t)n + 1, (void **)&joined));
-    memcpy(joined, out->path, directory);
-    memcpy(joined + directory, target, (size_t)n);
-    joined[directory + (size_t)n] = '\0';
+    char *whole;
+    CF_TRY(cf_alloc(directory + (size_t)n + 1, (void **)&whole));
+    memcpy(whole, out->path, directory);
+    memcpy(whole + directory, target, (size_t)n);
+    whole[directory + (size_t)n] = '\0';
     free(out->path);
-    out->path = joined;
+    out->path = whole;
     return CFX_OK;
 }
 

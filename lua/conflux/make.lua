@@ -216,7 +216,7 @@ local function from_host(device, dtype, n, sizes, data)
 end
 
 -- "[2][3]" for messages.
-local function place(path, depth)
+local function where(path, depth)
   local parts = {}
   for k = 1, depth do parts[k] = ("[%d]"):format(path[k]) end
   return concat(parts)
@@ -239,10 +239,10 @@ end
 -- Copies nested lists of one shape to a C array; `kind` is the Lua type of all values.
 local function flatten(list, shape, d, array, at, kind, dtype, path)
   local n, size = #list, shape[d]
-  if next(list, n > 0 and n or nil) ~= nil then check.length("tensor", "v" .. place(path, d - 1), list) end
+  if next(list, n > 0 and n or nil) ~= nil then check.length("tensor", "v" .. where(path, d - 1), list) end
   if n ~= size then
     fail("tensor", "argument 'v': ragged: expected %d elements at %s, got %d", size,
-      d == 1 and "the top" or place(path, d - 1), n)
+      d == 1 and "the top" or where(path, d - 1), n)
   end
   local is_last, low, high = d == #shape, check.lowest[dtype], check.highest[dtype]
   for i = 1, n do
@@ -250,18 +250,18 @@ local function flatten(list, shape, d, array, at, kind, dtype, path)
     path[d] = i
     if is_last then
       if type(v) ~= kind then
-        fail("tensor", "argument 'v': ragged or mixed: expected a %s at %s, got %s", kind, place(path, d), describe(v))
+        fail("tensor", "argument 'v': ragged or mixed: expected a %s at %s, got %s", kind, where(path, d), describe(v))
       end
       if kind == "boolean" then v = v and 1 or 0
       elseif dtype == BOOL then v = v ~= 0 and 1 or 0
       elseif low and not (v % 1 == 0 and v >= low and v <= high) then
-        check.element("tensor", "v" .. place(path, d), v, dtype)
+        check.element("tensor", "v" .. where(path, d), v, dtype)
       end
       array[at] = v
       at = at + 1
     else
       if type(v) ~= "table" then
-        fail("tensor", "argument 'v': ragged: expected a list at %s, got %s", place(path, d), describe(v))
+        fail("tensor", "argument 'v': ragged: expected a list at %s, got %s", where(path, d), describe(v))
       end
       at = flatten(v, shape, d + 1, array, at, kind, dtype, path)
     end

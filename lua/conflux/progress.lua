@@ -29,21 +29,21 @@ local write, flush = files.write, files.flush -- those of a time when no bar sta
 -- While a bar stands on the terminal, and only then, print, io.write and the method write of files take it away before
 -- they write: the script's text gets a line of its own, and the bar is drawn again later.  Each is given back when the
 -- bar is gone, unless the script has put something else into its place, which is left there.
-local places = {{_G, "print"}, {io, "write"}, {files, "write"}}
+local writers = {{_G, "print"}, {io, "write"}, {files, "write"}}
 local stands = false -- a bar on the terminal
 
 local function clear()
   if not stands then return end
   stands = false
-  for i = 1, #places do
-    local place = places[i]
-    if rawget(place[1], place[2]) == place.hook then rawset(place[1], place[2], place.before) end
-    place.hook, place.before = nil, nil
+  for i = 1, #writers do
+    local writer = writers[i]
+    if rawget(writer[1], writer[2]) == writer.hook then rawset(writer[1], writer[2], writer.before) end
+    writer.hook, writer.before = nil, nil
   end
 end
 
-local function hook(place)
-  local before = rawget(place[1], place[2])
+local function hook(writer)
+  local before = rawget(writer[1], writer[2])
   if type(before) ~= "function" then return end
   -- The script may keep it, and call it when no bar stands there.
   local function hooked(...)
@@ -53,8 +53,8 @@ local function hook(place)
     end
     return before(...)
   end
-  place.before, place.hook = before, hooked
-  rawset(place[1], place[2], hooked)
+  writer.before, writer.hook = before, hooked
+  rawset(writer[1], writer[2], hooked)
 end
 
 -- Writes the bar in place of what stands on the line.
@@ -64,7 +64,7 @@ local function put(line)
   flush(stderr)
   if stands then return end
   stands = true
-  for i = 1, #places do hook(places[i]) end
+  for i = 1, #writers do hook(writers[i]) end
 end
 
 -- ---- bars -------------------------------------------------------------------------------------------------

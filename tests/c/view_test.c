@@ -491,7 +491,7 @@ TEST(ordered_views_show_the_same_elements_by_falling_strides_of_the_first) {
         cf_view all[4], old[4];
         const int n = random_views(&v, all);
         memcpy(old, all, sizeof old);
-        cf_views_order(all, n);
+        cf_views_sort(all, n);
         const int ndim = all[0].ndim;
         int sizes = 0;
         for (int d = 0; d < v.ndim; d++) sizes += v.shape[d] != 1;

@@ -1,4 +1,4 @@
-/* cublasLt.h: the part of cuBLASLt that core/cuda/product.cu uses, on the host, for builds whose GPUs are emulated.
+/* cublasLt.h: the part of cuBLASLt that core/cuda/matmul.cu uses, on the host, for builds whose GPUs are emulated.
  *
  * Names and meanings are cuBLASLt's.  It refuses what the real one refuses: matrices that do not fit each other, leading
  * dimensions shorter than a column, batches of a result that overlap, memory less aligned than its algorithm was asked

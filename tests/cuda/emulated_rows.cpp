@@ -1,5 +1,5 @@
 /* emulated_rows.cpp: what core/cuda/device.cu gives kernels otherwise, for C tests that call rows by themselves. */
-#include "cuda/product.cuh"
+#include "cuda/matmul.cuh"
 #include "emulated_backend.h"
 
 static int32_t some;

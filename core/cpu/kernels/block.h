@@ -69,7 +69,7 @@ double CF_K(number)(const cf_view *v);
 typedef void (*cf_part)(void *context, int64_t from, int64_t to);
 void CF_K(parallel)(int team, int64_t n, int64_t unit, cf_part part, void *context);
 
-/* A sum over [0, n) that no team size changes: chunks of GRID elements, joined in order. */
+/* A sum over [0, n) that no team size changes: chunks of GRID elements, merged in order. */
 enum { CF_GRID = 65536 };
 typedef double (*cf_chunk)(void *context, int64_t from, int64_t n);
 cfx_status CF_K(grid_sum)(cf_worker *worker, int64_t n, int cost, cf_chunk chunk, void *context, double *out);

@@ -1,12 +1,12 @@
-/* combine.c: replicas are joined.
+/* combine.c: replicas are combined.
  *
  * It is bound by memory: each element of a replica is read once and written once.  The replicas are added in their order.
  */
 #include "cpu/kernels/block.h"
 
-/* y = a joined with b; y may be a.  W: the type in which sums and products wrap.  NaN wins over any number, as it does in
+/* y = a combined with b; y may be a.  W: the type in which sums and products wrap.  NaN wins over numbers, as in
  * a sum. */
-#define JOIN(T, W, name)                                                                      \
+#define COMBINE(T, W, name)                                                                   \
     static void name(int how, int64_t n, const T *a, const T *b, T *y) {                      \
         switch (how) {                                                                        \
         case CF_COMBINE_PROD:                                                                 \
@@ -26,9 +26,9 @@
             for (int64_t i = 0; i < n; i++) y[i] = (T)((W)a[i] + (W)b[i]);                    \
         }                                                                                     \
     }
-JOIN(float, float, join_f32)
-JOIN(double, double, join_f64)
-JOIN(int64_t, uint64_t, join_i64)
+COMBINE(float, float, combine_f32)
+COMBINE(double, double, combine_f64)
+COMBINE(int64_t, uint64_t, combine_i64)
 
 typedef struct combining {
     const cf_call *call;
@@ -37,10 +37,10 @@ typedef struct combining {
     cf_compute compute;
 } combining;
 
-static void join(const combining *c, int64_t n, const void *a, const void *b, void *y) {
-    if (c->compute == CF_F32) join_f32(c->how, n, a, b, y);
-    else if (c->compute == CF_F64) join_f64(c->how, n, a, b, y);
-    else join_i64(c->how, n, a, b, y);
+static void combine_two(const combining *c, int64_t n, const void *a, const void *b, void *y) {
+    if (c->compute == CF_F32) combine_f32(c->how, n, a, b, y);
+    else if (c->compute == CF_F64) combine_f64(c->how, n, a, b, y);
+    else combine_i64(c->how, n, a, b, y);
 }
 
 static void scale(const combining *c, int64_t n, void *x) {
@@ -77,7 +77,7 @@ static void weigh(const combining *c, int64_t i, int64_t n, double *sum, cf_bloc
 static void add_up(const combining *c, int64_t i, int64_t n, double *sum, cf_block_memory *temp) {
     const cf_view *v = c->call->v;
     memcpy(sum, CF_K(read)(&v[0], c->compute, i, n, temp), (size_t)(n * cf_compute_size(c->compute)));
-    for (int k = 1; k < c->call->nout; k++) join(c, n, sum, CF_K(read)(&v[k], c->compute, i, n, temp), sum);
+    for (int k = 1; k < c->call->nout; k++) combine_two(c, n, sum, CF_K(read)(&v[k], c->compute, i, n, temp), sum);
     if (c->how == CF_COMBINE_AVG) scale(c, n, sum);
 }
 

@@ -5,7 +5,7 @@
 #include "cpu/kernels/formulas.h"
 
 /* dpre and the sums of its columns are made in one pass.  Partial sums lie on a grid of SUM_ROWS rows, and are
- * joined in its order. */
+ * merged in its order. */
 enum { SUM_ROWS = 256, SUM_COLS = 256 };
 
 /* One piece of a row: the gradient by the activation's output y, unless there is no activation, and its sums. */

@@ -145,7 +145,7 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
         else views[k + 1] = *cf_call_in(call, in++);
         cf_view_expand(&views[k + 1], &views[0]);
     }
-    cf_views_order(views, arity + 1);
+    cf_views_sort(views, arity + 1);
     j.y = views[0];
     cf_view_flatten(&j.y);
     int temporary = !cf_direct(&j.y, c);

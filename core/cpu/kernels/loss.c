@@ -97,7 +97,7 @@ static void backward_part(void *context, int64_t from, int64_t to) {
 /* x and y, and what has their shape, in one order of elements, flattened. */
 static void arrange(cf_view *v, int n) {
     for (int k = 1; k < n; k++) cf_view_expand(&v[k], &v[0]);
-    cf_views_order(v, n);
+    cf_views_sort(v, n);
     for (int k = 0; k < n; k++) cf_view_flatten(&v[k]);
 }
 

@@ -109,7 +109,7 @@ static void copy_bytes(cf_worker *worker, void *y, const void *x, int64_t bytes)
 static void copy_same(cf_worker *worker, cf_view y, cf_view x) {
     const int64_t n = cf_view_numel(&y), size = cf_dtype_size(y.dtype);
     cf_view v[2] = {y, x};
-    cf_views_order(v, 2);
+    cf_views_sort(v, 2);
     cf_views_collapse(v, 2);
     if (v[0].ndim == 0 || (v[0].ndim == 1 && v[0].stride[0] == 1 && v[1].stride[0] == 1)) {
         copy_bytes(worker, y.data, x.data, n * size);
@@ -176,7 +176,7 @@ cfx_status CF_K(copy)(cf_worker *worker, const cf_call *call) {
     convert_job j = {.compute = a == CFX_FLOAT64 || b == CFX_FLOAT64 ? CF_F64
                                 : cf_is_float(a) || cf_is_float(b)   ? CF_F32
                                                                      : CF_I64};
-    cf_views_order(v, 2);
+    cf_views_sort(v, 2);
     cf_view_flatten(&v[0]);
     cf_view_flatten(&v[1]);
     j.y = v[0], j.x = v[1];

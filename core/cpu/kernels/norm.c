@@ -45,15 +45,15 @@ static void number_put(const cf_view *v, int64_t i, double value) {
 static cfx_status norm_begin(cf_worker *worker, norm *s, int team, const cf_view *gamma, const cf_view *beta,
                              int64_t blocks) {
     cf_rows *rows = &s->rows;
-    rows->slot_count = 4;
-    rows->slot_bytes = cf_rows_slot_bytes(rows->compute, rows->n);
-    const int64_t slots = (int64_t)team * rows->slot_count;
-    rows->slots = cf_worker_scratch(worker, (size_t)((slots + 2 + 2 * blocks) * rows->slot_bytes));
-    if (!rows->slots) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld elements", (long long)rows->n);
-    char *at = rows->slots + slots * rows->slot_bytes;
+    rows->buffer_count = 4;
+    rows->buffer_bytes = cf_rows_buffer_bytes(rows->compute, rows->n);
+    const int64_t buffers = (int64_t)team * rows->buffer_count;
+    rows->buffers = cf_worker_scratch(worker, (size_t)((buffers + 2 + 2 * blocks) * rows->buffer_bytes));
+    if (!rows->buffers) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld elements", (long long)rows->n);
+    char *at = rows->buffers + buffers * rows->buffer_bytes;
     if (gamma) s->gamma = CF_K(read)(gamma, rows->compute, 0, rows->n, at);
-    if (beta) s->beta = CF_K(read)(beta, rows->compute, 0, rows->n, at + rows->slot_bytes);
-    if (blocks) s->sums = at + 2 * rows->slot_bytes;
+    if (beta) s->beta = CF_K(read)(beta, rows->compute, 0, rows->n, at + rows->buffer_bytes);
+    if (blocks) s->sums = at + 2 * rows->buffer_bytes;
     return CFX_OK;
 }
 
@@ -63,7 +63,7 @@ static void layernorm_part(void *context, int64_t from, int64_t to) {
     const cf_view *y = &rows->call->v[0];
     for (int64_t r = from; r < to; r++) {
         const void *x = cf_row_read(rows, s->x, r, 0);
-        void *out = cf_row_place(rows, y, r, 1);
+        void *out = cf_row_target(rows, y, r, 1);
         double mean, rstd;
         if (rows->compute == CF_F64) f64_layernorm(x, s->gamma, s->beta, rows->n, s->eps, out, &mean, &rstd);
         else f32_layernorm(x, s->gamma, s->beta, rows->n, s->eps, out, &mean, &rstd);
@@ -99,12 +99,12 @@ static void layernorm_bw_part(void *context, int64_t from, int64_t to) {
     const norm *s = context;
     const cf_rows *rows = &s->rows;
     for (int64_t b = from; b < to; b++) {
-        char *dgamma = s->sums ? s->sums + 2 * b * rows->slot_bytes : NULL;
-        char *dbeta = s->sums ? dgamma + rows->slot_bytes : NULL;
-        if (s->sums) memset(dgamma, 0, (size_t)(2 * rows->slot_bytes));
+        char *dgamma = s->sums ? s->sums + 2 * b * rows->buffer_bytes : NULL;
+        char *dbeta = s->sums ? dgamma + rows->buffer_bytes : NULL;
+        if (s->sums) memset(dgamma, 0, (size_t)(2 * rows->buffer_bytes));
         for (int64_t r = b * s->block_rows; r < cf_least(s->count, (b + 1) * s->block_rows); r++) {
             const void *dy = cf_row_read(rows, s->dy, r, 0), *x = cf_row_read(rows, s->x, r, 1);
-            void *dx = cf_row_place(rows, s->dx, r, 2), *xhat = cf_rows_slot(rows, 3);
+            void *dx = cf_row_target(rows, s->dx, r, 2), *xhat = cf_rows_buffer(rows, 3);
             const double mean = number_at(s->mean, r), rstd = number_at(s->rstd, r);
             if (rows->compute == CF_F64)
                 f64_layernorm_bw(dy, x, s->gamma, mean, rstd, rows->n, xhat, dx, (double *)dgamma, (double *)dbeta);
@@ -117,7 +117,7 @@ static void layernorm_bw_part(void *context, int64_t from, int64_t to) {
 /* Joins the blocks' sums in order into the first, element range [from, to) of both. */
 static void join_part(void *context, int64_t from, int64_t to) {
     const norm *s = context;
-    const int64_t blocks = (s->count + s->block_rows - 1) / s->block_rows, bytes = s->rows.slot_bytes;
+    const int64_t blocks = (s->count + s->block_rows - 1) / s->block_rows, bytes = s->rows.buffer_bytes;
     for (int64_t b = 1; b < blocks; b++)
         for (int k = 0; k < 2; k++) {
             char *y = s->sums + k * bytes, *x = s->sums + (2 * b + k) * bytes;
@@ -144,12 +144,12 @@ cfx_status CF_K(layernorm_bw)(cf_worker *worker, const cf_call *call) {
     const int64_t blocks = (s.count + s.block_rows - 1) / s.block_rows;
     const int team = cf_cpu_team(worker, s.count * n * 2);
     CF_TRY(norm_begin(worker, &s, team, call->i[0] ? cf_call_in(call, 4) : NULL, NULL, sums ? cf_most(blocks, 1) : 0));
-    if (sums && blocks == 0) memset(s.sums, 0, (size_t)(2 * s.rows.slot_bytes));
+    if (sums && blocks == 0) memset(s.sums, 0, (size_t)(2 * s.rows.buffer_bytes));
     CF_K(parallel)(team, blocks, 1, layernorm_bw_part, &s);
     if (!sums) return CFX_OK;
     CF_K(parallel)(cf_cpu_team(worker, blocks * n), n, 16, join_part, &s);
     CF_K(write)(&call->v[1], s.rows.compute, 0, n, s.sums);
-    CF_K(write)(&call->v[2], s.rows.compute, 0, n, s.sums + s.rows.slot_bytes);
+    CF_K(write)(&call->v[2], s.rows.compute, 0, n, s.sums + s.rows.buffer_bytes);
     return CFX_OK;
 }
 

@@ -1,14 +1,14 @@
 /* reduce.c: reductions over dimensions.
  *
- * The input is split into kept and reduced dimensions, each flattened by itself.  Where elements to be joined
+ * The input is split into kept and reduced dimensions, each flattened by itself.  Where elements to be merged
  * lie close together a result is made at a time ("rows"); where the kept ones do, a block of results is made at
  * a time, adding row to row ("columns": the gradients of biases).  Few results of many elements are cut into
- * chunks on a grid that the shape alone fixes, whose partial results are joined in order, so that no team size
+ * chunks on a grid that the shape alone fixes, whose partial results are merged in order, so that no team size
  * changes a bit.
  */
 #include "cpu/kernels/reduce_blocks.h"
 
-/* Rows of columns that are added as floats before they are joined as doubles. */
+/* Rows of columns that are added as floats before they are merged as doubles. */
 enum { FOLD_ROWS = 64 };
 
 typedef struct job {
@@ -53,7 +53,7 @@ static void by_rows(const job *j, int64_t first, int64_t n, int64_t from, int64_
                 CF_K(arg_row)(j->compute, j->is_max, block, m, k, &out[r], &at[r]);
             } else {
                 const cf_partial part = j->loops->row(block, m, &shift[r]);
-                j->loops->join(&out[r], &part, 1);
+                j->loops->merge(&out[r], &part, 1);
             }
         }
     }
@@ -140,14 +140,14 @@ static void chunk_part(void *context, int64_t from, int64_t to) {
     }
 }
 
-/* All chunks, joined into the first. */
+/* All chunks, merged into the first. */
 static void run_chunks(job *j, int team) {
     const int64_t blocks = (j->results + j->width - 1) / j->width;
     CF_K(parallel)(team, blocks * j->chunks, 1, chunk_part, j);
     for (int64_t chunk = 1; chunk < j->chunks; chunk++) {
         const cf_partial *other = j->partial + chunk * j->results;
         if (!j->is_arg) {
-            j->loops->join(j->partial, other, j->results);
+            j->loops->merge(j->partial, other, j->results);
             continue;
         }
         for (int64_t k = 0; k < j->results; k++) {

@@ -1,7 +1,7 @@
 /* reduce_blocks.c: the loops of reductions.
  *
- * A row of floats is added in 64 lanes that are then joined pairwise; rows are short (a block), and their sums
- * are joined as doubles: so 10^7 ones make exactly 10^7, and the order never depends on the team.  Where a sum is
+ * A row of floats is added in 64 lanes that are then merged pairwise; rows are short (a block), and their sums
+ * are merged as doubles: so 10^7 ones make exactly 10^7, and the order never depends on the team.  Where a sum is
  * divided or a root is taken, and of products, the lanes are doubles, for the result of numbers that do not fit may. */
 #include "cpu/kernels/reduce_blocks.h"
 
@@ -14,7 +14,7 @@ typedef int64_t type_I64;
 #define FIELD_F64 f
 #define FIELD_I64 i
 
-#define ROW_LOOP(name, C, T, L, field, START, STEP, JOIN)                                  \
+#define ROW_LOOP(name, C, T, L, field, START, STEP, MERGE)                                 \
     static cf_partial name##_row_##C(const void *in, int64_t n, const cf_partial *shift) { \
         const T *x = in;                                                                   \
         const L m = (L)shift->field;                                                       \
@@ -26,11 +26,11 @@ typedef int64_t type_I64;
             for (int k = 0; k < LANES; k++) s[k] = STEP(L, s[k], x[i + k], m);             \
         for (int k = 0; k < n - i; k++) s[k] = STEP(L, s[k], x[i + k], m);                 \
         for (int width = LANES / 2; width; width /= 2)                                     \
-            for (int k = 0; k < width; k++) s[k] = JOIN(L, s[k], s[k + width]);            \
+            for (int k = 0; k < width; k++) s[k] = MERGE(L, s[k], s[k + width]);           \
         return (cf_partial){.field = s[0]};                                                \
     }
-#define LOOPS(name, C, T, L, A, field, START, STEP, JOIN)                                            \
-    ROW_LOOP(name, C, T, L, field, START, STEP, JOIN)                                                \
+#define LOOPS(name, C, T, L, A, field, START, STEP, MERGE)                                           \
+    ROW_LOOP(name, C, T, L, field, START, STEP, MERGE)                                               \
     static void name##_column_##C(void *lanes, const void *in, int64_t n, const cf_partial *shift) { \
         L *restrict s = lanes;                                                                       \
         const T *restrict x = in;                                                                    \
@@ -43,10 +43,10 @@ typedef int64_t type_I64;
     }                                                                                                \
     static void name##_fold_##C(cf_partial *into, const void *lanes, int64_t n) {                    \
         const L *s = lanes;                                                                          \
-        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, (A)s[k]);             \
+        for (int64_t k = 0; k < n; k++) into[k].field = MERGE(A, into[k].field, (A)s[k]);            \
     }                                                                                                \
-    static void name##_join_##C(cf_partial *into, const cf_partial *other, int64_t n) {              \
-        for (int64_t k = 0; k < n; k++) into[k].field = JOIN(A, into[k].field, other[k].field);      \
+    static void name##_merge_##C(cf_partial *into, const cf_partial *other, int64_t n) {             \
+        for (int64_t k = 0; k < n; k++) into[k].field = MERGE(A, into[k].field, other[k].field);     \
     }
 
 #define ADD(T, s, x) ((s) + (x))
@@ -92,9 +92,9 @@ LOOPS(prod, I64, int64_t, int64_t, int64_t, i, 1, WPROD_STEP, WMUL)
 LOOPS(max, I64, int64_t, int64_t, int64_t, i, INT64_MIN, IMAX_STEP, IMAX)
 LOOPS(min, I64, int64_t, int64_t, int64_t, i, INT64_MAX, IMIN_STEP, IMIN)
 
-#define ROW(name, row, C, field, start)                                                                          \
-    {                                                                                                            \
-        row##_row_##C, name##_column_##C, name##_clear_##C, name##_fold_##C, name##_join_##C, { .field = start } \
+#define ROW(name, row, C, field, start)                                                                           \
+    {                                                                                                             \
+        row##_row_##C, name##_column_##C, name##_clear_##C, name##_fold_##C, name##_merge_##C, { .field = start } \
     }
 #define FLOAT_ROWS(C, squares)                                                                        \
     {                                                                                                 \

@@ -25,14 +25,14 @@ typedef union cf_partial {
 typedef struct cf_reduce_loops {
     /* n elements -> one; a fixed order. */
     cf_partial (*row)(const void *x, int64_t n, const cf_partial *shift);
-    /* lanes[k] <- lanes[k] joined with x[k], for k < n: one row of n columns; shift [n]. */
+    /* lanes[k] <- lanes[k] merged with x[k], for k < n: one row of n columns; shift [n]. */
     void (*column)(void *lanes, const void *x, int64_t n, const cf_partial *shift);
-    /* lanes[k] <- what joins to nothing. */
+    /* lanes[k] <- what merges to nothing. */
     void (*clear)(void *lanes, int64_t n);
-    /* into[k] <- into[k] joined with lanes[k]. */
+    /* into[k] <- into[k] merged with lanes[k]. */
     void (*fold)(cf_partial *into, const void *lanes, int64_t n);
-    /* into[k] <- into[k] joined with other[k]. */
-    void (*join)(cf_partial *into, const cf_partial *other, int64_t n);
+    /* into[k] <- into[k] merged with other[k]. */
+    void (*merge)(cf_partial *into, const cf_partial *other, int64_t n);
     cf_partial nothing;
 } cf_reduce_loops;
 

@@ -1,7 +1,7 @@
 /* row_math.h: what softmax.c and norm.c do to one row, for T float and double.  Included once for each, with
  * ROW(name) giving names, ROW_COMPUTE the type's cf_compute and ROW_EXP its exponential.
  *
- * Sums are taken in ROW_LANES partial sums that are joined in order, so that they vectorise and stay the same.
+ * Sums are taken in ROW_LANES partial sums that are merged in order, so that they vectorise and stay the same.
  */
 #ifndef ROW_LANES
 #define ROW_LANES 16
@@ -103,7 +103,7 @@ static inline void ROW(crossentropy_bw)(const T *x, const T *p, int64_t id, int6
         for (int64_t i = 0; i < n; i++) dx[i] = scale * (ROW_EXP(x[i] - all) * sum - (p[i] * keep + share));
         return;
     }
-    /* dx may be the slot of x, never of another row. */
+    /* dx may be the buffer of x, never of another row. */
     CF_VECTOR
     for (int64_t i = 0; i < n; i++) dx[i] = scale * (ROW_EXP(x[i] - all) - share);
     dx[id] -= scale * keep;

@@ -1,7 +1,7 @@
 /* rows.h: kernels that take a view row by row, along its last dimension.
  *
  * A row is the memory itself where that is packed and of the compute type, else a copy in one of the thread's
- * slots.  Rows are split over the team; nothing is summed across threads.
+ * buffers.  Rows are split over the team; nothing is summed across threads.
  */
 #ifndef CF_CPU_KERNELS_ROWS_H
 #define CF_CPU_KERNELS_ROWS_H
@@ -13,13 +13,13 @@
 typedef struct cf_rows {
     const cf_call *call;
     cf_compute compute;
-    int64_t n;   /* elements of a row */
-    char *slots; /* [team][slot_count][slot_bytes] */
-    int slot_count;
-    int64_t slot_bytes;
+    int64_t n;     /* elements of a row */
+    char *buffers; /* [team][buffer_count][buffer_bytes] */
+    int buffer_count;
+    int64_t buffer_bytes;
 } cf_rows;
 
-static inline int64_t cf_rows_slot_bytes(cf_compute compute, int64_t n) {
+static inline int64_t cf_rows_buffer_bytes(cf_compute compute, int64_t n) {
     return cf_round_up(n * cf_compute_size(compute), 64);
 }
 
@@ -30,20 +30,20 @@ static inline cf_view cf_row(const cf_view *v, int64_t r) {
         .data = cf_at(v, offset), .dtype = v->dtype, .ndim = 1, .shape = {v->shape[last]}, .stride = {v->stride[last]}};
 }
 
-static inline void *cf_rows_slot(const cf_rows *rows, int slot) {
-    return rows->slots + (omp_get_thread_num() * rows->slot_count + slot) * rows->slot_bytes;
+static inline void *cf_rows_buffer(const cf_rows *rows, int buffer) {
+    return rows->buffers + (omp_get_thread_num() * rows->buffer_count + buffer) * rows->buffer_bytes;
 }
 
 /* Row r of an input. */
-static inline const void *cf_row_read(const cf_rows *rows, const cf_view *v, int64_t r, int slot) {
+static inline const void *cf_row_read(const cf_rows *rows, const cf_view *v, int64_t r, int buffer) {
     const cf_view row = cf_row(v, r);
-    return CF_K(read)(&row, rows->compute, 0, rows->n, cf_rows_slot(rows, slot));
+    return CF_K(read)(&row, rows->compute, 0, rows->n, cf_rows_buffer(rows, buffer));
 }
 
 /* Where row r of an output is to be made; then cf_row_write puts it there. */
-static inline void *cf_row_place(const cf_rows *rows, const cf_view *v, int64_t r, int slot) {
+static inline void *cf_row_target(const cf_rows *rows, const cf_view *v, int64_t r, int buffer) {
     const cf_view row = cf_row(v, r);
-    return cf_direct(&row, rows->compute) ? row.data : cf_rows_slot(rows, slot);
+    return cf_direct(&row, rows->compute) ? row.data : cf_rows_buffer(rows, buffer);
 }
 static inline void cf_row_write(const cf_rows *rows, const cf_view *v, int64_t r, const void *block) {
     const cf_view row = cf_row(v, r);

@@ -1,7 +1,7 @@
 /* select.c: taking and adding elements by ids.
  *
- * Ids are checked before anything moves.  Where several ids name one place, what is added there is added in the
- * order of the ids: the team splits the other dimensions, or the range of places, never the ids.
+ * Ids are checked before anything moves.  Where several ids name one position, what is added there is added in the
+ * order of the ids: the team splits the other dimensions, or the range of positions, never the ids.
  */
 #include "cpu/kernels/block.h"
 
@@ -137,14 +137,14 @@ typedef struct picking {
     nest tail;              /* y: whole, x: picked; the other way round when taking */
     int way;                /* BY_*: how the team splits the work */
 } picking;
-enum { BY_OUTER, BY_TAIL, BY_PLACE, BY_ROW };
+enum { BY_OUTER, BY_TAIL, BY_POSITION, BY_ROW };
 
 /* The offset of item k of dimensions [from, to). */
 static int64_t part_offset(const cf_view *v, int from, int to, int64_t k) {
     return cf_dims_offset(to - from, v->shape + from, v->stride + from, k);
 }
 
-/* Ids [from, to) of outer item o; [tail_from, tail_to) of the tail; places [least, most) of the dimension. */
+/* Ids [from, to) of outer item o; [tail_from, tail_to) of the tail; positions [least, most) of the dimension. */
 static void pick(const picking *p, int64_t o, int64_t from, int64_t to, int64_t tail_from, int64_t tail_to,
                  int64_t least, int64_t most) {
     const int dtype = p->whole->dtype, ids_end = p->dim + p->ids->ndim;
@@ -175,7 +175,7 @@ static void pick_part(void *context, int64_t from, int64_t to) {
     }
     for (int64_t o = p->way == BY_OUTER ? from : 0; o < (p->way == BY_OUTER ? to : p->outer); o++) {
         if (p->way == BY_TAIL) pick(p, o, 0, p->n, from, to, 0, p->size);
-        else if (p->way == BY_PLACE) pick(p, o, 0, p->n, 0, tail, from, to);
+        else if (p->way == BY_POSITION) pick(p, o, 0, p->n, 0, tail, from, to);
         else pick(p, o, 0, p->n, 0, tail, 0, p->size);
     }
 }
@@ -198,7 +198,7 @@ static cfx_status pick_all(cf_worker *worker, picking *p) {
     if (!p->add) p->way = BY_ROW, items = p->outer * p->n;
     else if (p->outer < team && p->tail.shape[0] >= 16 * team)
         p->way = BY_TAIL, items = p->tail.shape[0], unit = p->tail.ndim == 1 ? 16 : 1;
-    else if (p->outer < team) p->way = BY_PLACE, items = p->size;
+    else if (p->outer < team) p->way = BY_POSITION, items = p->size;
     CF_K(parallel)(team, items, unit, pick_part, p);
     return CFX_OK;
 }
@@ -225,23 +225,23 @@ cfx_status CF_K(index_add)(cf_worker *worker, const cf_call *call) {
 typedef struct gathering {
     cf_view whole, part, ids; /* part and ids have one shape */
     int dim, add;
-    int split;           /* the dimension that the team splits, or -1: the range of places */
-    int64_t least, most; /* places to be served */
+    int split;           /* the dimension that the team splits, or -1: the range of positions */
+    int64_t least, most; /* positions to be served */
 } gathering;
 
-#define GATHER_CASE(T)                                                                                         \
-    for (int64_t i = 0; i < n; i++) ((T *)part)[i * part_step] = ((const T *)whole)[i * step + id[i] * place]; \
+#define GATHER_CASE(T)                                                                                           \
+    for (int64_t i = 0; i < n; i++) ((T *)part)[i * part_step] = ((const T *)whole)[i * step + id[i] * id_step]; \
     break
-#define SCATTER_CASE(T)                                                                 \
-    for (int64_t i = 0; i < n; i++)                                                     \
-        if (id[i] >= g->least && id[i] < g->most)                                       \
-            ((T *)whole)[i * step + id[i] * place] += ((const T *)part)[i * part_step]; \
+#define SCATTER_CASE(T)                                                                   \
+    for (int64_t i = 0; i < n; i++)                                                       \
+        if (id[i] >= g->least && id[i] < g->most)                                         \
+            ((T *)whole)[i * step + id[i] * id_step] += ((const T *)part)[i * part_step]; \
     break
 
 /* n elements along the last dimension. */
 static void gather_run(const gathering *g, int64_t n, const int64_t *id, char *whole, char *part) {
     const int last = g->part.ndim - 1;
-    const int64_t part_step = g->part.stride[last], place = g->whole.stride[g->dim];
+    const int64_t part_step = g->part.stride[last], id_step = g->whole.stride[g->dim];
     const int64_t step = g->dim == last ? 0 : g->whole.stride[last], size = cf_dtype_size(g->whole.dtype);
     if (!g->add) {
         switch (size) {
@@ -261,8 +261,8 @@ static void gather_run(const gathering *g, int64_t n, const int64_t *id, char *w
     default:
         for (int64_t i = 0; i < n; i++)
             if (id[i] >= g->least && id[i] < g->most)
-                add_blocks(g->whole.dtype, 1, whole + (i * step + id[i] * place) * size, 1, part + i * part_step * size,
-                           1);
+                add_blocks(g->whole.dtype, 1, whole + (i * step + id[i] * id_step) * size, 1,
+                           part + i * part_step * size, 1);
     }
 }
 

@@ -17,13 +17,13 @@
 /* An exponential costs about this many steps of a simple loop. */
 enum { EXP_COST = 4 };
 
-static cfx_status rows_begin(cf_worker *worker, cf_rows *rows, int slots, int team, size_t more, void **at) {
-    rows->slot_count = slots;
-    rows->slot_bytes = cf_rows_slot_bytes(rows->compute, rows->n);
-    const size_t bytes = (size_t)team * (size_t)slots * (size_t)rows->slot_bytes;
-    rows->slots = cf_worker_scratch(worker, bytes + more);
-    if (!rows->slots) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld elements", (long long)rows->n);
-    if (at) *at = rows->slots + bytes;
+static cfx_status rows_begin(cf_worker *worker, cf_rows *rows, int buffers, int team, size_t more, void **at) {
+    rows->buffer_count = buffers;
+    rows->buffer_bytes = cf_rows_buffer_bytes(rows->compute, rows->n);
+    const size_t bytes = (size_t)team * (size_t)buffers * (size_t)rows->buffer_bytes;
+    rows->buffers = cf_worker_scratch(worker, bytes + more);
+    if (!rows->buffers) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld elements", (long long)rows->n);
+    if (at) *at = rows->buffers + bytes;
     return CFX_OK;
 }
 
@@ -39,7 +39,7 @@ static void softmax_part(void *context, int64_t from, int64_t to) {
     const int plain = rows->call->op == CF_OP_softmax;
     for (int64_t r = from; r < to; r++) {
         const void *in = cf_row_read(rows, x, r, 0);
-        void *out = cf_row_place(rows, y, r, 1);
+        void *out = cf_row_target(rows, y, r, 1);
         if (rows->compute == CF_F64) (plain ? f64_softmax : f64_logsoftmax)(in, rows->n, out);
         else (plain ? f32_softmax : f32_logsoftmax)(in, rows->n, out);
         cf_row_write(rows, y, r, out);
@@ -52,7 +52,7 @@ static void softmax_bw_part(void *context, int64_t from, int64_t to) {
     const int plain = rows->call->op == CF_OP_softmax_bw;
     for (int64_t r = from; r < to; r++) {
         const void *g = cf_row_read(rows, dy, r, 0), *v = cf_row_read(rows, y, r, 1);
-        void *out = cf_row_place(rows, dx, r, 2);
+        void *out = cf_row_target(rows, dx, r, 2);
         if (rows->compute == CF_F64) (plain ? f64_softmax_bw : f64_logsoftmax_bw)(g, v, rows->n, out);
         else (plain ? f32_softmax_bw : f32_logsoftmax_bw)(g, v, rows->n, out);
         cf_row_write(rows, dx, r, out);
@@ -177,7 +177,7 @@ static void crossentropy_bw_part(void *context, int64_t from, int64_t to) {
     const crossentropy *c = context;
     const cf_rows *rows = &c->rows;
     for (int64_t r = from; r < to; r++) {
-        void *dx = cf_row_place(rows, c->dx, r, 2);
+        void *dx = cf_row_target(rows, c->dx, r, 2);
         if (ignored(c, r)) {
             memset(dx, 0, (size_t)(rows->n * cf_compute_size(rows->compute)));
         } else {

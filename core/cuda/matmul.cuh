@@ -1,6 +1,6 @@
-/* product.cuh: what products keep with a device: cuBLASLt's handle and workspaces, and its plans. */
-#ifndef CF_CUDA_PRODUCT_CUH
-#define CF_CUDA_PRODUCT_CUH
+/* matmul.cuh: what products keep with a device: cuBLASLt's handle and workspaces, and its plans. */
+#ifndef CF_CUDA_MATMUL_CUH
+#define CF_CUDA_MATMUL_CUH
 
 #include "cuda/device.cuh"
 

@@ -1,4 +1,4 @@
-/* order.cu: sort and topk along the last dimension.
+/* sort.cu: sort and topk along the last dimension.
  *
  * As on the CPU, a value becomes an unsigned key of the same order, in which NaN is the largest and -0 equals 0, and
  * falling order is that of the complement.  Keys are sorted with their positions (sort.cuh); values are then copied
@@ -22,11 +22,11 @@ rows rows_of(const cf_view *v) {
     return out;
 }
 
-typedef struct ordering {
+typedef struct sorting {
     rows values, ids, x;
     int64_t count, n, k; /* rows, elements of a row, and how many of them are wanted */
     int falling;
-} ordering;
+} sorting;
 
 __device__ inline uint32_t key_of(float x) {
     union {
@@ -49,8 +49,8 @@ __device__ inline uint64_t key_of(double x) {
 __device__ inline uint64_t key_of(int64_t x) { return (uint64_t)x ^ (uint64_t)1 << 63; }
 
 /* Element i of row r as an item. */
-template <class K> __device__ K item_of(const ordering &o, int64_t r, int64_t i);
-template <> __device__ inline cf_item item_of<cf_item>(const ordering &o, int64_t r, int64_t i) {
+template <class K> __device__ K item_of(const sorting &o, int64_t r, int64_t i);
+template <> __device__ inline cf_item item_of<cf_item>(const sorting &o, int64_t r, int64_t i) {
     const int64_t at = cf_offset(o.x.lead, r) + i * o.x.step;
     const int dtype = o.x.lead.dtype;
     const uint32_t key = dtype >= CFX_FLOAT16
@@ -58,7 +58,7 @@ template <> __device__ inline cf_item item_of<cf_item>(const ordering &o, int64_
                              : (uint32_t)(int32_t)cf_get<int64_t>(o.x.lead.data, dtype, at) ^ 0x80000000u;
     return (uint64_t)(o.falling ? ~key : key) << 32 | (uint64_t)i;
 }
-template <> __device__ inline cf_wide_item item_of<cf_wide_item>(const ordering &o, int64_t r, int64_t i) {
+template <> __device__ inline cf_wide_item item_of<cf_wide_item>(const sorting &o, int64_t r, int64_t i) {
     const int64_t at = cf_offset(o.x.lead, r) + i * o.x.step;
     const int dtype = o.x.lead.dtype;
     const uint64_t key = dtype >= CFX_FLOAT16 ? key_of(cf_get<double>(o.x.lead.data, dtype, at))
@@ -70,7 +70,7 @@ __device__ inline int64_t id_of(cf_item item) { return (int64_t)(item & UINT32_M
 __device__ inline int64_t id_of(const cf_wide_item &item) { return item.id; }
 
 /* Place i of row r gets element `id` of it. */
-__device__ inline void put(const ordering &o, int64_t r, int64_t i, int64_t id) {
+__device__ inline void put(const sorting &o, int64_t r, int64_t i, int64_t id) {
     const int64_t to = cf_offset(o.values.lead, r) + i * o.values.step;
     const int64_t from = cf_offset(o.x.lead, r) + id * o.x.step;
     const void *x = o.x.lead.data;
@@ -88,7 +88,7 @@ __device__ inline void put(const ordering &o, int64_t r, int64_t i, int64_t id) 
 }
 
 /* Rows of up to CF_TILE elements; a block takes `group` of them at a time, each in a segment of its tile. */
-template <class K> __global__ void __launch_bounds__(CF_THREADS) order_short(ordering o, int segment, int group) {
+template <class K> __global__ void __launch_bounds__(CF_THREADS) sort_short(sorting o, int segment, int group) {
     __shared__ K tile[CF_TILE];
     const int used = segment * group;
     for (int64_t first = (int64_t)blockIdx.x * group; first < o.count; first += (int64_t)gridDim.x * group) {
@@ -109,7 +109,7 @@ template <class K> __global__ void __launch_bounds__(CF_THREADS) order_short(ord
  * values of x, or, once items are there, from the items [rows, n]; `kept` are left of a row. */
 template <class K>
 __global__ void __launch_bounds__(CF_THREADS)
-    order_cut(ordering o, const K *items, int64_t n, int keep, K *out /* [rows, kept] */, int64_t kept) {
+    sort_cut(sorting o, const K *items, int64_t n, int keep, K *out /* [rows, kept] */, int64_t kept) {
     __shared__ K tile[CF_TILE];
     const int64_t tiles = (n + CF_TILE - 1) / CF_TILE;
     for (int64_t b = blockIdx.x; b < o.count * tiles; b += gridDim.x) {
@@ -123,14 +123,14 @@ __global__ void __launch_bounds__(CF_THREADS)
     }
 }
 
-template <class K> __global__ void order_put(ordering o, const K *sorted /* [rows, n] */, int64_t n) {
+template <class K> __global__ void sort_put(sorting o, const K *sorted /* [rows, n] */, int64_t n) {
     for (CF_EACH(e, o.count * o.k)) {
         const int64_t r = e / o.k, i = e % o.k;
         put(o, r, i, id_of(sorted[r * n + i]));
     }
 }
 
-template <class K> cfx_status order_rows(cf_worker *worker, const ordering *o) {
+template <class K> cfx_status sort_typed(cf_worker *worker, const sorting *o) {
     const int64_t most = (int64_t)cf_cuda_of(worker)->sms * 16;
     if (o->n <= CF_TILE) {
         /* As many rows a block as fill it, but no fewer blocks than the device runs at once. */
@@ -138,7 +138,7 @@ template <class K> cfx_status order_rows(cf_worker *worker, const ordering *o) {
         int group = 1;
         while (group * 2 * segment <= CF_TILE && o->count / (group * 2) >= cf_cuda_of(worker)->sms * 4) group *= 2;
         const int64_t blocks = (o->count + group - 1) / group;
-        const auto kernel = order_short<K>;
+        const auto kernel = sort_short<K>;
         CF_LAUNCH_TEAM(kernel, blocks < most ? blocks : most, CF_THREADS, worker, *o, segment, group);
         return CFX_OK;
     }
@@ -147,7 +147,7 @@ template <class K> cfx_status order_rows(cf_worker *worker, const ordering *o) {
     if (!items) return cf_fail(CFX_EMEMORY, "no memory to sort rows of %lld elements", (long long)o->n);
     /* To keep more than half of each tile would take more rounds than merging them. */
     const int keep = o->k <= CF_TILE / 2 ? (int)o->k : (int)CF_TILE;
-    const auto cut = order_cut<K>;
+    const auto cut = sort_cut<K>;
     const K *source = NULL;
     int64_t n = o->n;
     for (bool sorted = false; !sorted;) {
@@ -161,18 +161,18 @@ template <class K> cfx_status order_rows(cf_worker *worker, const ordering *o) {
         n = kept;
     }
     if (keep == CF_TILE) source = cf_merge_all(worker, other, items, o->count, n);
-    const auto put_all = order_put<K>;
+    const auto put_all = sort_put<K>;
     CF_LAUNCH(put_all, cf_cuda_blocks(worker, o->count * o->k), CF_THREADS, worker, *o, source, n);
     return CFX_OK;
 }
 
-cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
+cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
     const cf_view *values = &call->v[0], *ids = &call->v[1], *x = cf_call_in(call, 0);
     if (cf_view_numel(values) == 0) return CFX_OK;
     if (values->dtype != x->dtype || ids->dtype != CFX_INT64)
         return cf_fail(CFX_EFAULT, "values are of %s and ids of int64, not of %s and %s", cfx_dtype_name(x->dtype),
                        cfx_dtype_name(values->dtype), cfx_dtype_name(ids->dtype));
-    ordering o = {};
+    sorting o = {};
     o.values = rows_of(values);
     o.ids = rows_of(ids);
     o.x = rows_of(x);
@@ -181,17 +181,17 @@ cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int falling)
     o.k = k;
     o.falling = falling;
     const bool narrow = x->dtype != CFX_INT64 && x->dtype != CFX_FLOAT64 && o.n < UINT32_MAX;
-    CF_TRY(narrow ? order_rows<cf_item>(worker, &o) : order_rows<cf_wide_item>(worker, &o));
+    CF_TRY(narrow ? sort_typed<cf_item>(worker, &o) : sort_typed<cf_wide_item>(worker, &o));
     return cf_cuda_launched("a kernel");
 }
 
 } // namespace
 
 extern "C" cfx_status cf_cuda_topk(cf_worker *worker, const cf_call *call) {
-    return order(worker, call, call->i[0], 1);
+    return sort_rows(worker, call, call->i[0], 1);
 }
 
 extern "C" cfx_status cf_cuda_sort(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    return order(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, call->i[0] != 0);
+    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, call->i[0] != 0);
 }

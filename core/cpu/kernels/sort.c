@@ -1,4 +1,4 @@
-/* order.c: sort and topk along the last dimension.
+/* sort.c: sort and topk along the last dimension.
  *
  * A value becomes an unsigned key of the same order, in which NaN is the largest and -0 equals 0; falling order
  * is that of the complement.  Keys are sorted with their positions by radix, stably, so equal values keep their
@@ -137,15 +137,15 @@ static void put(const cf_view *values, const cf_view *ids, const cf_view *x, int
     }
 }
 
-typedef struct ordering {
+typedef struct sorting {
     const cf_view *values, *ids, *x;
     int64_t n, k;
     int falling, heap, bytes;
     item *items; /* [team][2 n], or with a heap [team][k] */
-} ordering;
+} sorting;
 
-static void order_part(void *context, int64_t from, int64_t to) {
-    const ordering *o = context;
+static void sort_part(void *context, int64_t from, int64_t to) {
+    const sorting *o = context;
     item *mine = o->items + omp_get_thread_num() * (o->heap ? o->k : 2 * o->n);
     for (int64_t r = from; r < to; r++) {
         const cf_view row = cf_row(o->x, r);
@@ -163,7 +163,7 @@ static void order_part(void *context, int64_t from, int64_t to) {
 /* A heap is worth it for up to one value in HEAP_SHARE. */
 enum { HEAP_SHARE = 8, SORT_COST = 16 };
 
-static cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
+static cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
     cf_view views[3] = {call->v[0], call->v[1], *cf_call_in(call, 0)};
     for (int i = 0; i < 3; i++)
         if (views[i].ndim == 0) cf_view_flatten(&views[i]);
@@ -172,25 +172,25 @@ static cfx_status order(cf_worker *worker, const cf_call *call, int64_t k, int f
     if (views[0].dtype != views[2].dtype || views[1].dtype != CFX_INT64)
         return cf_fail(CFX_EFAULT, "values are of %s and ids of int64, not of %s and %s",
                        cfx_dtype_name(views[2].dtype), cfx_dtype_name(views[0].dtype), cfx_dtype_name(views[1].dtype));
-    ordering o = {.values = &views[0],
-                  .ids = &views[1],
-                  .x = &views[2],
-                  .n = n,
-                  .k = k,
-                  .falling = falling,
-                  .heap = k * HEAP_SHARE <= n,
-                  .bytes = cf_compute_of(views[2].dtype) == CF_F32 ? 4 : 8};
+    sorting o = {.values = &views[0],
+                 .ids = &views[1],
+                 .x = &views[2],
+                 .n = n,
+                 .k = k,
+                 .falling = falling,
+                 .heap = k * HEAP_SHARE <= n,
+                 .bytes = cf_compute_of(views[2].dtype) == CF_F32 ? 4 : 8};
     const int64_t rows = cf_view_numel(&views[2]) / n;
     const int team = cf_cpu_team(worker, rows * n * SORT_COST);
     o.items = cf_worker_scratch(worker, (size_t)team * sizeof(item) * (size_t)(o.heap ? k : 2 * n));
     if (!o.items) return cf_fail(CFX_EMEMORY, "no memory to sort rows of %lld elements", (long long)n);
-    CF_K(parallel)(team, rows, 1, order_part, &o);
+    CF_K(parallel)(team, rows, 1, sort_part, &o);
     return CFX_OK;
 }
 
-cfx_status CF_K(topk)(cf_worker *worker, const cf_call *call) { return order(worker, call, call->i[0], 1); }
+cfx_status CF_K(topk)(cf_worker *worker, const cf_call *call) { return sort_rows(worker, call, call->i[0], 1); }
 
 cfx_status CF_K(sort)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    return order(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, call->i[0] != 0);
+    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, call->i[0] != 0);
 }

@@ -1,9 +1,9 @@
-/* product.cu: matrix products and the dense layer.
+/* matmul.cu: matrix products and the dense layer.
  *
  * Products of float types go to cuBLASLt, which is asked for an algorithm once for each shape and keeps it; those of
  * integers, and of what lies in memory as cuBLASLt does not take it, to a tiled kernel of our own.
  */
-#include "cuda/product.cuh"
+#include "cuda/matmul.cuh"
 
 #include <map>
 #include <new>
@@ -21,8 +21,8 @@ struct task {
     double p0, p1;
 };
 
-static int64_t rows_of(const cf_view *v) { return v->shape[v->ndim - 2]; }
-static int64_t cols_of(const cf_view *v) { return v->shape[v->ndim - 1]; }
+static int64_t row_count(const cf_view *v) { return v->shape[v->ndim - 2]; }
+static int64_t col_count(const cf_view *v) { return v->shape[v->ndim - 1]; }
 
 /* ---- our own kernel ----------------------------------------------------------------------------------------- */
 
@@ -59,7 +59,7 @@ template <class C> __global__ void product_any(cf_view y, cf_view a, cf_view b, 
 
 template <class C> static cfx_status run_any(cf_worker *worker, const task *t) {
     const cf_view none = {};
-    bounds s = {rows_of(&t->y), cols_of(&t->y), cols_of(&t->a), 1, t->add};
+    bounds s = {row_count(&t->y), col_count(&t->y), col_count(&t->a), 1, t->add};
     s.batch = cf_view_numel(&t->y) / (s.n * s.m);
     const int64_t tiles = ((s.n + TILE - 1) / TILE) * ((s.m + TILE - 1) / TILE) * s.batch;
     const int64_t most = (int64_t)cf_cuda_of(worker)->sms * 32;
@@ -215,7 +215,7 @@ static cfx_status plan_of(cf_cuda_products *p, const shape_key *key, plan **out)
 
 /* How a matrix [rows, cols] of `dtype` lies: 0 row-major, 1 column-major, -1 neither; `ld` its leading dimension. */
 static int lies(const cf_view *v, int dtype, int64_t *ld) {
-    const int64_t rows = rows_of(v), cols = cols_of(v), row = v->stride[v->ndim - 2], col = v->stride[v->ndim - 1];
+    const int64_t rows = row_count(v), cols = col_count(v), row = v->stride[v->ndim - 2], col = v->stride[v->ndim - 1];
     if (v->dtype != dtype) return -1;
     if ((col == 1 || cols == 1) && (row >= cols || rows == 1)) {
         *ld = rows == 1 ? cols : row;
@@ -270,7 +270,7 @@ static int64_t stride_of(const cf_view *v) { return v->stride[v->ndim - 3]; }
 /* Fills the key, of a product alone; false if cuBLASLt does not take such memory. */
 static bool key_of(const task *t, shape_key *key) {
     memset(key, 0, sizeof *key); /* it is compared by its bytes */
-    key->n = rows_of(&t->y), key->m = cols_of(&t->y), key->k = cols_of(&t->a);
+    key->n = row_count(&t->y), key->m = col_count(&t->y), key->k = col_count(&t->a);
     key->batch = t->y.shape[t->y.ndim - 3];
     key->dtype = t->dtype, key->add = t->add, key->precision = t->precision;
     key->align_a = alignment(&t->a), key->align_b = alignment(&t->b), key->align_y = alignment(&t->y);
@@ -386,7 +386,7 @@ extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
               NULL,       call->dtype,          call->i[0] != 0,
               -1,         (int)call->i[1],      0,
               0};
-    if (cols_of(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, 0, NULL);
+    if (col_count(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, 0, NULL);
     const int batch = t.y.ndim - 2; /* a batch dimension of size 1 is repeated where y has more */
     cf_dims_expand(batch, t.a.shape, t.a.stride, batch, t.y.shape);
     cf_dims_expand(batch, t.b.shape, t.b.stride, batch, t.y.shape);
@@ -402,7 +402,7 @@ extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
     const int32_t exchanged[] = {1, 0};
     cf_dims_pick(2, exchanged, t.b.shape, t.b.stride);
     if (t.bias && !t.bias->data) t.bias = NULL;
-    if (cols_of(&t.a) == 0) { /* our kernel's sum over nothing */
+    if (col_count(&t.a) == 0) { /* our kernel's sum over nothing */
         if (cf_view_numel(&t.y) == 0) return CFX_OK;
         CF_TRY((cf_cuda_compute_of(t.dtype) == CF_CUDA_F64 ? run_any<double>(worker, &t) : run_any<float>(worker, &t)));
         return t.act >= 0 ? on_y(worker, cf_cuda_elementwise, t.act, &t, 1, NULL) : CFX_OK;

@@ -1,4 +1,4 @@
-/* product.c: matrix products and the dense layer; its backward is dense_bw.c.
+/* matmul.c: matrix products and the dense layer; its backward is dense_bw.c.
  *
  * oneDNN makes the products of float32 and bfloat16; tiny ones are made here, where its overhead would cost more
  * than the work, and so are those of types that it does not have.  float16 goes through float32, uint8 and
@@ -257,8 +257,8 @@ typedef struct task {
     double p0, p1;
 } task;
 
-static int64_t rows_of(const cf_view *v) { return v->shape[v->ndim - 2]; }
-static int64_t cols_of(const cf_view *v) { return v->shape[v->ndim - 1]; }
+static int64_t row_count(const cf_view *v) { return v->shape[v->ndim - 2]; }
+static int64_t col_count(const cf_view *v) { return v->shape[v->ndim - 1]; }
 static int64_t row_of(const cf_view *v) { return v->stride[v->ndim - 2]; }
 static int64_t col_of(const cf_view *v) { return v->stride[v->ndim - 1]; }
 
@@ -272,8 +272,8 @@ static void tidy(cf_view *v) {
 /* Row-major, or (where `either`) column-major, without overlap. */
 static int is_plain(const cf_view *v, int dtype, int either) {
     if (v->dtype != dtype) return 0;
-    if (col_of(v) == 1 && (row_of(v) >= cols_of(v) || rows_of(v) == 1)) return 1;
-    return either && row_of(v) == 1 && (col_of(v) >= rows_of(v) || cols_of(v) == 1);
+    if (col_of(v) == 1 && (row_of(v) >= col_count(v) || row_count(v) == 1)) return 1;
+    return either && row_of(v) == 1 && (col_of(v) >= row_count(v) || col_count(v) == 1);
 }
 
 /* v with batch dimensions that repeat their elements kept once. */
@@ -308,9 +308,9 @@ static cfx_status copy_once(cf_worker *worker, const cf_view *y, const cf_view *
 static cfx_status run_plain(cf_worker *worker, const task *t, const void *bias, void *room) {
     cf_product p = {.dtype = t->dtype,
                     .batch = 1,
-                    .n = rows_of(&t->y),
-                    .m = cols_of(&t->y),
-                    .k = cols_of(&t->a),
+                    .n = row_count(&t->y),
+                    .m = col_count(&t->y),
+                    .k = col_count(&t->a),
                     .bias = bias,
                     .a_row = row_of(&t->a),
                     .a_col = col_of(&t->a),
@@ -351,9 +351,9 @@ static cfx_status run(cf_worker *worker, const task *given) {
     const int copy_bias = t.bias && (t.bias->dtype != t.dtype || (t.bias->stride[0] != 1 && t.bias->shape[0] > 1));
     const int panels = t.dtype != CFX_BFLOAT16;
     const cf_product shape = {.dtype = t.dtype,
-                              .n = cf_view_numel(&t.y) / cols_of(&t.y),
-                              .m = cols_of(&t.y),
-                              .k = cols_of(&t.a)}; /* n: run_plain may take all rows of a batch at once */
+                              .n = cf_view_numel(&t.y) / col_count(&t.y),
+                              .m = col_count(&t.y),
+                              .k = col_count(&t.a)}; /* n: run_plain may take all rows of a batch at once */
     const size_t a_bytes = copy_a ? packed_bytes(&t.a, t.dtype) : 0, b_bytes = copy_b ? packed_bytes(&t.b, t.dtype) : 0;
     const size_t y_bytes = copy_y ? packed_bytes(&t.y, t.dtype) : 0;
     const size_t bias_bytes = copy_bias ? (size_t)cf_round_up(shape.m * cf_dtype_size(t.dtype), 64) : 0;
@@ -411,7 +411,7 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
               .dtype = call->dtype,
               .add = call->i[0] != 0,
               .act = -1};
-    if (cols_of(&t.a) == 0) /* an empty sum */
+    if (col_count(&t.a) == 0) /* an empty sum */
         return t.add ? CFX_OK : call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0);
     /* A batch dimension of size 1 is repeated where y has more. */
     const int batch = t.y.ndim - 2;
@@ -430,7 +430,7 @@ cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
               .p0 = call->p[0],
               .p1 = call->p[1]};
     cf_dims_pick(2, (int32_t[]){1, 0}, t.b.shape, t.b.stride);
-    if (cols_of(&t.a) == 0) { /* an empty sum and the bias */
+    if (col_count(&t.a) == 0) { /* an empty sum and the bias */
         if (t.bias) {
             cf_view bias = *t.bias;
             cf_view_expand(&bias, &t.y);
