@@ -257,7 +257,7 @@ CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas,
     return run("reduce", &how, replicas, n, leaves);
 }
 
-/* What each replica's share of all samples is, in `out`; *even: all have the same. */
+/* Writes each replica's share of all samples to `out`; *even: all have the same. */
 static cfx_status shares_of(const char *function, int32_t replicas, const double *weights, double *out, bool *even) {
     double most = 0, total = 0;
     int exponent = 0;

@@ -23,9 +23,9 @@ typedef struct rest {
     char apart[56];
 } rest;
 
-/* What the slices of a part have in common.  A worker that is through with its own slice, whose pieces it takes from the
- * front, goes on with the last pieces of the others'.  The worker of the first slice ends it when all pieces are done, so
- * that it alone is waited for, and a worker that sleeps, or is kept from its core, holds up nobody: when it comes, nothing
+/* Shared by the slices of a part.  A worker that is through with its own slice, whose pieces it takes from the front,
+ * goes on with the last pieces of the others'.  The worker of the first slice ends it when all pieces are done, so that
+ * it alone is waited for, and a worker that sleeps, or is kept from its core, holds up nobody: when it comes, nothing
  * is left for it.  The share is the group's, and serves another part once the last slice has ended. */
 typedef struct shared {
     struct shared *next;    /* of a ring */

@@ -19,7 +19,7 @@ typedef struct cf_part {
     int64_t *offset; /* [replicas]: bytes from the buffer's start */
 } cf_part;
 
-/* What is done to all parts. */
+/* The operation on all parts. */
 typedef struct cf_collective {
     cf_combine op;
     int32_t
@@ -50,7 +50,7 @@ struct cf_group {
     const cf_link *link;
     void *state;       /* the link's */
     uint64_t sequence; /* of what the link was given last, from 1: the same with every member */
-    void *own;         /* what its way keeps with it */
+    void *own;         /* its way's own state */
     cfx_device *devices[];
 };
 

@@ -18,7 +18,7 @@ static cfx_status run_join(cf_worker *worker, void *payload, bool poisoned) {
     return status == CFX_OK ? CFX_OK : c->link->abort(worker, c->state, c->rank, cfx_error());
 }
 
-/* What a collective is put together in. */
+/* A collective that is being put together. */
 typedef struct work {
     cf_group *group;
     cf_join like;

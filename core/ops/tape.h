@@ -30,7 +30,7 @@ struct cf_node {
     int32_t nin, nsaved;
     cf_input *inputs; /* [nin]; of a leaf: its own form, as the one */
     cf_hold *saved;   /* [nsaved] */
-    void *kept;       /* what the operation keeps besides, in a struct of its own */
+    void *kept;       /* the operation's own struct */
     cfx_tensor grad;  /* of the output, as far as it has come */
     bool reached;
 };

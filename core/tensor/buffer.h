@@ -23,7 +23,7 @@ typedef struct cf_bucket {
 /* A view that may not change in place. */
 typedef struct cf_hold {
     cfx_tensor tensor;
-    const char *op; /* whose gradient needs the values; NULL: a thread of a DataLoader reads them, outside all queues */
+    const char *op; /* its gradient needs the values; NULL: a thread of a DataLoader reads them, outside all queues */
     struct cf_hold *next, **link; /* of the buffer's list */
 } cf_hold;
 

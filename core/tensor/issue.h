@@ -9,7 +9,7 @@ enum { CF_ISSUE_VIEWS = 8 };
 /* Inputs may lie on other devices only for `copy`. */
 typedef struct cf_issue {
     cf_op op;
-    int dtype; /* what it computes in */
+    int dtype; /* the dtype that it computes in */
     int nout, nin;
     cfx_tensor *t[CF_ISSUE_VIEWS]; /* outputs, then inputs */
     double p[4];

@@ -36,7 +36,7 @@ typedef struct cf_changes {
 typedef struct cf_drift {
     cf_round *round; /* the collective that its value came out of, as that of `replica`; or NULL */
     int32_t replica;
-    cf_changes *changes; /* what was done to it by such values; NULL: never anything */
+    cf_changes *changes; /* its changes by such values; NULL: there were none */
 } cf_drift;
 
 void cf_round_drop(cf_round *round);

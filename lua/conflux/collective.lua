@@ -27,7 +27,7 @@ local MARKS = BUFFER + C.CFX_FLAG_FROZEN
 
 core.synchronized = core.synchronized or 0 -- how often: what was worked out from a replica's tables may be out of date
 
--- ---- what is to be reduced ----------------------------------------------------------------------------------
+-- ---- the tensors to reduce ----------------------------------------------------------------------------------
 
 ---@class conflux.Element one replica's part
 ---@field tensors conflux.Tensor[]

@@ -237,7 +237,7 @@ local function copy(spec, x, place, places)
   return y
 end
 
--- What forward gets: copies, but tables in which nothing is watched as they are, for they may be anything.
+-- The inputs of forward: copies, but tables in which nothing is watched as they are, for they may be anything.
 local function open_inputs(spec, inputs, n, places)
   local opened = {}
   for k = 1, n do

@@ -82,8 +82,8 @@ local function skeleton(plan, x, index)
   plan.slot_of, plan.key_of, plan.number_of, plan.lengths, plan.counts = slot_of, key_of, number_of, lengths, counts
 end
 
---- A tree of the model's structure that holds `handles[i]` where the model holds parameter i.  What has no
--- gradient is left out; in a list, `false` keeps its position.
+--- A tree of the model's structure that holds `handles[i]` where the model holds parameter i.  A parameter
+-- without a gradient is left out; in a list, `false` keeps its position.
 function Plan:grow(handles)
   if self.single then return handles[1] end
   local parents, keys, lengths, counts = self.parents, self.keys, self.lengths, self.counts
@@ -110,7 +110,7 @@ function Plan:grow(handles)
   return tables[1]
 end
 
--- ---- what a tree of the model's structure holds ---------------------------------------------------------------
+-- ---- the tensors of a tree of the model's structure -----------------------------------------------------------
 
 -- Trees are the script's, who may assign into them: each call looks at what they hold.  It compares that with what an
 -- earlier one found, whose array for C then serves again.  Such an array is never written a second time: a call inside
