@@ -1,4 +1,5 @@
---- Checks that core stands as core/README.md says: rooms that use lower rooms alone, files without circles.
+--- Checks that core stands as core/README.md says: rooms that use lower rooms alone, files without circles; and that
+-- the comments of core and lua/conflux begin with their subject (tests/house/words.lua).
 --
 --   build/bin/conflux tests/house/check.lua            fails, and says why, where it does not; after a build
 --   build/bin/conflux tests/house/check.lua --print    shows rooms, files, the edges between rooms, and the circles
@@ -7,6 +8,7 @@
 --
 -- tests/house/house.lua says what an edge is, tests/house/known which faults are still tolerated.
 local house = require "tests.house.house"
+local words = require "tests.house.words"
 
 -- Exceptions from the order of rooms, and why. An entry that is no longer needed fails, too.
 local allowed = {
@@ -120,6 +122,7 @@ elseif mode then
   fail "usage: conflux tests/house/check.lua [--print | --count | --shrink]"
 else
   local complaints = house.complaints(model, house.tolerances(read(path)))
+  for _, text in ipairs(words.complaints "core lua/conflux") do complaints[#complaints + 1] = text end
   if model.unbuilt then print("core/" .. model.unbuilt .. " is judged by its includes: nothing of it is built") end
   if #complaints > 0 then fail(table.concat(complaints, "\n")) end
   print(("%d files in %d rooms stand in order"):format(#model.order, #model.rooms))

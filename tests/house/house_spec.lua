@@ -2,6 +2,7 @@
 local house   = require "tests.house.house"
 local program = require "tests.spec.program"
 local source  = require "tests.house.source"
+local words   = require "tests.house.words"
 
 local page = [[
 | room | what is in it | uses |
@@ -430,6 +431,14 @@ describe("tests/house", function()
     assert.equal("# none\n", house.shrink(model, "# none\n"))
   end)
 
+  it("reads the comments of all files that have some", function()
+    plant {["base/c.c"] = "int c; /* what it is */\n", ["base/notes.txt"] = "-- What\n", ["x.cmake"] = "# Who\n"}
+    assert.same({
+      root .. "/core/base/c.c:1: no sentence of a comment begins so: what it is */",
+      root .. "/core/x.cmake:1: no sentence of a comment begins so: Who",
+    }, words.complaints(root .. "/core"))
+  end)
+
   it("counts lines of code outside headers, without blank ones and comments", function()
     local total, by_room = house.count(read(with {
       ["base/c.c"] = [[
@@ -476,5 +485,55 @@ describe("tests/house reads C:", function()
     assert.same({a = {"c", "d"}, g = {"i"}},
       source.initialised "static const a b = {c, &d, 1}; struct e f = {.x = y}; g h[2] = {{i}, {0}};")
     assert.same({x = {"y"}, z = {"w"}}, source.assigned "struct e f = {.x = y}; v->z = &w; u = t; s.r = 1;")
+  end)
+end)
+
+describe("tests/house reads comments:", function()
+  local function lines(text, ending)
+    local list = {}
+    for i, found in ipairs(words.found(text, ending)) do list[i] = found.line end
+    return list
+  end
+
+  it("one begins with its subject, and so does each sentence in it", function()
+    assert.same({1, 2, 4, 5, 7}, lines([[
+/* What it does. */
+int x; // who made it
+/* The worker runs it.
+ * Whoever waits sleeps.  The host
+ * knows.  What comes later is
+ * no matter, and what follows no sentence. */
+/* ---- what there is ---------- */
+]], "c"))
+    assert.same({1, 3, 6, 8}, lines([==[
+--- What it does.
+local x = 1 -- a number
+-- whose value counts
+local y = 2
+
+-- The script reads it.  What
+-- the device has is another thing
+--[[ What
+is long ]]
+]==], "lua"))
+    assert.same({2}, lines('set(x "# What")\n# What it links\n', "cmake"))
+  end)
+
+  it("a line in a sentence, a quotation, and literals are no openings", function()
+    assert.same({}, lines([[
+/* The worker knows
+ * what it runs, and
+ * who asked: "What is it?" and `What`. */
+const char *text = "/* What", *more = "\"// Who";
+char mark = '"'; // The host knows what.
+]], "c"))
+    assert.same({}, lines([==[
+-- The script says
+-- what it wants.
+local text = [[
+-- What
+]] .. "-- Who" .. '\'-- What' -- The rest.
+local difference = x - y
+]==], "lua"))
   end)
 end)
