@@ -1,4 +1,5 @@
 /* collectives.c: checks a collective, and cuts it into as few parts as the replicas' memory allows. */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +171,7 @@ static cfx_status run_packed(const char *function, cf_group *group, const cf_col
     const int32_t replicas = group->size;
     parts p = {.replicas = replicas};
     bool shared = false;
+    assert(replicas > 0);
     cfx_status status = join(replicas, n, leaves, &p);
     if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
     if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);

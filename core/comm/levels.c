@@ -90,7 +90,7 @@ static cfx_status within(const cf_group *all, const clusters *c, cf_combine op, 
 
 /* A reduction to one root alone would write other leaders: collectives.c gives it copies of all, and root -1. */
 static cfx_status combine(cf_group *all, const cf_collective *how, int32_t nparts, const cf_part *parts) {
-    int32_t leaders[CF_MAX_DEVICES];
+    int32_t leaders[CF_MAX_DEVICES] = {0};
     clusters c;
     cf_group *across;
     if (nparts == 0) return CFX_OK;
