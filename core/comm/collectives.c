@@ -322,7 +322,7 @@ static cfx_status check_out(const char *function, int32_t replicas, const cfx_te
 }
 
 /* Rows from `at` on of x; borrowed. */
-static void rows_of(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *out) {
+static void slice_rows(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor *out) {
     *out = *x;
     cf_narrow(out, 0, at, rows, 1);
     out->_flags |= CFX_FLAG_VIEW;
@@ -349,7 +349,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
     bool in_place[CF_MAX_DEVICES];
     for (int32_t r = 0; r < replicas; at += in[r++]->_shape[0]) {
         cfx_tensor place;
-        rows_of(out[r], at, in[r]->_shape[0], &place);
+        slice_rows(out[r], at, in[r]->_shape[0], &place);
         in_place[r] = cf_is_same(&place, in[r]);
     }
     CF_TRY(cf_check_outs("allgather", replicas, in, out, in_place));
@@ -367,7 +367,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
         at = 0;
         for (int32_t s = 0; s < replicas && status == CFX_OK; s++) {
             cfx_tensor part;
-            rows_of(out[r], at, in[s]->_shape[0], &part);
+            slice_rows(out[r], at, in[s]->_shape[0], &part);
             if (!cf_is_same(&part, in[s])) status = cf_copy_make(&part, in[s]);
             if (status == CFX_OK) cf_interrupts_hold(&cf_context(in[s])->hub);
             at += in[s]->_shape[0];
@@ -391,7 +391,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     bool in_place[CF_MAX_DEVICES];
     for (int32_t r = 0; r < replicas; r++) {
         cfx_tensor place;
-        rows_of(in[r], r * rows, rows, &place);
+        slice_rows(in[r], r * rows, rows, &place);
         in_place[r] = cf_is_same(&place, out[r]);
     }
     CF_TRY(cf_check_outs("reducescatter", replicas, in, out, in_place));
@@ -406,7 +406,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {
         for (int32_t s = 0; s < replicas; s++) {
             list[s] = &parts_of[s];
-            rows_of(&copies[s], r * rows, rows, list[s]);
+            slice_rows(&copies[s], r * rows, rows, list[s]);
         }
         how.root = group->way->writes_all ? -1 : r;
         if (group->way->combine) status = run_packed("reducescatter", group, &how, 1, list);
@@ -414,7 +414,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) status = copy_room(out[r], &copies[r], 1);
     for (int32_t r = 0; r < replicas && status == CFX_OK; r++) {
         cfx_tensor part;
-        rows_of(&copies[r], r * rows, rows, &part);
+        slice_rows(&copies[r], r * rows, rows, &part);
         status = cf_copy_make(out[r], &part);
     }
     cf_interrupts_resume(&cf_context(in[0])->hub);

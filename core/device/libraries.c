@@ -123,51 +123,51 @@ static bool in_entries(const char *directory, const char *prefix, const char *na
     return found;
 }
 
-static bool in_place(char *place, const char *name, char *path, size_t room) {
-    char *star = strchr(place, '*'), *slash = strrchr(place, '/'), wheels[PATH_BYTES + 8];
+static bool in_item(char *item, const char *name, char *path, size_t room) {
+    char *star = strchr(item, '*'), *slash = strrchr(item, '/'), wheels[PATH_BYTES + 8];
     if (star && !star[1] && slash) {
         *star = *slash = 0;
-        return in_entries(place, slash + 1, name, path, room);
+        return in_entries(item, slash + 1, name, path, room);
     }
-    snprintf(wheels, sizeof wheels, "%s/nvidia", place);
-    return is_file(place, "", name, path, room) || in_root(place, name, path, room) ||
+    snprintf(wheels, sizeof wheels, "%s/nvidia", item);
+    return is_file(item, "", name, path, room) || in_root(item, name, path, room) ||
            in_entries(wheels, "", name, path, room);
 }
 
-bool cf_library_find(const char *name, const char *places, char *path, size_t room) {
-    while (places && *places) {
-        const size_t length = strcspn(places, ":");
-        char place[PATH_BYTES];
-        if (length > 0 && length < sizeof place) {
-            memcpy(place, places, length);
-            place[length] = 0;
-            if (in_place(place, name, path, room)) return true;
+bool cf_library_find(const char *name, const char *search, char *path, size_t room) {
+    while (search && *search) {
+        const size_t length = strcspn(search, ":");
+        char item[PATH_BYTES];
+        if (length > 0 && length < sizeof item) {
+            memcpy(item, search, length);
+            item[length] = 0;
+            if (in_item(item, name, path, room)) return true;
         }
-        places += length + (places[length] == ':');
+        search += length + (search[length] == ':');
     }
     return false;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
-/* Opens what the file `path` needs, and what that needs, as far as it is in `places` and not in the process yet.  One
+/* Opens what the file `path` needs, and what that needs, as far as it is on `search` and not in the process yet.  One
  * that is found and does not open is the reason why the plugin will not. */
-static void open_needs(const char *path, const char *places, int depth, char *why, size_t room) {
+static void open_needs(const char *path, const char *search, int depth, char *why, size_t room) {
     char names[CF_MAX_NEEDS][CF_SONAME_BYTES], found[PATH_BYTES];
     const int32_t n = cf_library_needs(path, names);
     for (int32_t i = 0; i < n; i++) {
         if (dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD)) continue;
-        if (!cf_library_find(names[i], places, found, sizeof found)) continue;
-        if (depth < DEEPEST) open_needs(found, places, depth + 1, why, room);
+        if (!cf_library_find(names[i], search, found, sizeof found)) continue;
+        if (depth < DEEPEST) open_needs(found, search, depth + 1, why, room);
         if (!dlopen(found, RTLD_NOW | RTLD_LOCAL) && !*why) cf_format_dlerror(why, room);
     }
 }
 
-/* A file by its path; a mere name where `places` or, if they have none of it, the loader finds it. */
-static void *open_from(const char *name, const char *places, char *why, size_t room) {
+/* A file by its path; a mere name first on `search`, then where the loader looks. */
+static void *open_from(const char *name, const char *search, char *why, size_t room) {
     char found[PATH_BYTES];
-    if (!strchr(name, '/') && cf_library_find(name, places, found, sizeof found)) name = found;
-    open_needs(name, places, 0, why, room);
+    if (!strchr(name, '/') && cf_library_find(name, search, found, sizeof found)) name = found;
+    open_needs(name, search, 0, why, room);
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
 }
 

@@ -99,8 +99,8 @@ static cfx_status push(lua_State *L, const cfx_engine *engine, const cfx_value *
     }
 }
 
-/* The value at `index`, which is positive: its receiver's own, or lent for as long as it stays there. */
-static cfx_status get(lua_State *L, int index, bool lent, cfx_value *out) {
+/* The value at `index`, which is positive: its receiver's own, or borrowed for as long as it stays there. */
+static cfx_status get(lua_State *L, int index, bool borrowed, cfx_value *out) {
     cfx_value value;
     memset(&value, 0, sizeof value);
     switch (lua_type(L, index)) {
@@ -116,7 +116,7 @@ static cfx_status get(lua_State *L, int index, bool lent, cfx_value *out) {
     case LUA_TSTRING: {
         size_t length;
         const char *bytes = lua_tolstring(L, index, &length);
-        if (!lent) return cfx_value_string(bytes, length, out);
+        if (!borrowed) return cfx_value_string(bytes, length, out);
         value.kind = CFX_STRING;
         value.as.string.bytes = bytes;
         value.as.string.length = length;
@@ -127,7 +127,7 @@ static cfx_status get(lua_State *L, int index, bool lent, cfx_value *out) {
             return cf_engine_fail(CFX_EARG, "expected nil, boolean, number, string or tensor, got %s",
                                   luaL_typename(L, index));
         value.kind = CFX_TENSOR;
-        const cfx_status status = get_tensor(L, index, lent ? "lend" : "give", &value.as.tensor);
+        const cfx_status status = get_tensor(L, index, borrowed ? "lend" : "give", &value.as.tensor);
         if (status != CFX_OK) return status;
     }
     }

@@ -417,7 +417,7 @@ static cfx_status hand_out(cfx_tape *tape, int32_t i) {
     return CFX_OK;
 }
 
-/* The places that the node at hand was lent and did not write. */
+/* The places that the node at hand borrowed and did not write. */
 static void take_back(cfx_tape *tape, cf_node *node) {
     for (int32_t k = 0; k < node->nin; k++) {
         const int32_t leaf = node->inputs[k].node;

@@ -76,7 +76,7 @@ static inline bool cf_needs(const cf_node *node, int k) {
 }
 /* Prepares `out` to receive a gradient of input k of this form: where it is the first contribution to a leaf
  * that has such a place of its own (in a flat buffer), `out` becomes that place, and the kernel writes it there
- * at once; else `out` is empty.  A place is lent: the handle holds no reference, so a gradient that fails half-way
+ * at once; else `out` is empty.  The handle is borrowed: it holds no reference, so a gradient that fails half-way
  * leaves nothing behind. */
 void cf_place(cfx_tape *tape, cf_node *node, int k, int32_t dtype, int32_t ndim, const int64_t *shape, cfx_tensor *out);
 /* Takes `grad` (and releases it) as the contribution to input k, unless it has come before; sums over what was
