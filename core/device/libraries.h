@@ -25,7 +25,8 @@ int32_t cf_library_needs(const char *path, char names[CF_MAX_NEEDS][CF_SONAME_BY
 bool cf_library_find(const char *name, const char *search, char *path, size_t room);
 
 /* Opens a plugin by its path, or a library by its name, after what it needs: from CONFLUX_CUDA_PATH, from where the
- * loader looks, or from $CUDA_HOME and /usr/local/cuda*.  NULL, and the reason in `why`, if it cannot be opened.  Nothing is ever closed. */
+ * loader looks, or from $CUDA_HOME and /usr/local/cuda*.  NULL, and the reason in `why`, if it cannot be opened.  Nothing is ever
+ * closed. */
 void *cf_library_open(const char *path, char *why, size_t room);
 
 #endif
