@@ -356,7 +356,7 @@ static cfx_status ask(cf_cuda_queue *queue, ncclResult_t *state) {
     if (seconds_since(queue->since) > deadline()) {
         char why[160];
         cf_format(why, sizeof why,
-                  "collective %llu of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)",
+                  "a collective (number %llu) of %d GPUs stood still for %g s on GPU %d (CONFLUX_COLLECTIVE_TIMEOUT)",
                   (unsigned long long)queue->sequence, group->n, deadline(), group->devices[rank]->index);
         give_up(group, why);
         return fail_rank(group, rank);

@@ -111,7 +111,8 @@ describe("the CUDA plugin #program", function()
   it("ends a collective that fails on one GPU, or that one does not come to, on all, once, and goes on", function()
     if not emulated then return pending "the emulated plugin is not built" end
     for environment, reason in pairs {["FAKE_NCCL=fail"] = "NCCL on GPU %d: invalid usage: made to fail",
-      ["FAKE_NCCL=hang CONFLUX_COLLECTIVE_TIMEOUT=0.3"] = "collective 1 of 2 GPUs stood still for 0%.3 s on GPU %d"} do
+      ["FAKE_NCCL=hang CONFLUX_COLLECTIVE_TIMEOUT=0.3"] =
+        "a collective %(number 3%) of 2 GPUs stood still for 0%.3 s on GPU %d"} do
       local out = between(environment)
       assert.matches("^1\ttrue\t3\n2\ttrue\t6\n3\tfalse\t[^\n]*allreduce: "
         .. reason, out)
