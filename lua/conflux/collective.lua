@@ -79,24 +79,8 @@ local function named(path)
   return path == "" and "the value" or ("'%s'"):format(path)
 end
 
-local function same_form(x, y)
-  if x._dtype ~= y._dtype or x._ndim ~= y._ndim then return false end
-  for d = 0, x._ndim - 1 do
-    if x._shape[d] ~= y._shape[d] then return false end
-  end
-  return true
-end
-
-local function agree(a, b)
-  if #a.paths ~= #b.paths then return false end
-  for k = 1, #a.paths do
-    if a.paths[k] ~= b.paths[k] or not same_form(a.tensors[k], b.tensors[k]) then return false end
-  end
-  return true
-end
-
 local function compare_tensors(fname, list, a, b, i)
-  if agree(a, b) then return end
+  if plans.same_schema(a, b) then return end
   local known = {}
   for k = 1, #b.paths do known[b.paths[k]] = b.tensors[k] end
   for k = 1, #a.paths do
@@ -105,7 +89,7 @@ local function compare_tensors(fname, list, a, b, i)
     if not y then
       fail(fname, "%s is missing from %s", named(path), where(list, i, b))
     end
-    if not same_form(x, y) then
+    if not plans.same_form(x, y) then
       fail(fname, "%s differs: %s in replica 1, %s in replica %d", named(path), describe(x), describe(y), i)
     end
   end
@@ -237,7 +221,7 @@ local function fold(fname, op, elements, k, device)
     result = op(result, to_device(elements[i].tensors[k], device))
     if not is_tensor(result) then check.arg(fname, "op", "a function that returns a tensor", result) end
   end
-  if not same_form(result, shape) then
+  if not plans.same_form(result, shape) then
     fail(fname, "argument 'op': for %s expected a result like %s, got %s", named(elements[1].paths[k]),
       describe(shape), describe(result))
   end

@@ -247,14 +247,20 @@ local function same_form(x, y)
   return true
 end
 
+-- Whether the lists `paths` and `tensors` of both name the same, alike in dtype and shape.
+local function same_schema(a, b)
+  if #a.paths ~= #b.paths then return false end
+  for i = 1, #a.paths do
+    if a.paths[i] ~= b.paths[i] or not same_form(a.tensors[i], b.tensors[i]) then return false end
+  end
+  return true
+end
+
 -- Whether trees that these plans make have one schema: found once for two plans.
 local function alike(a, b)
   local same = a.alike[b]
   if same ~= nil then return same end
-  same = a.n == b.n
-  for i = 1, same and a.n or 0 do
-    same = same and a.paths[i] == b.paths[i] and same_form(a.tensors[i], b.tensors[i])
-  end
+  same = same_schema(a, b)
   a.alike[b] = same
   return same
 end
@@ -480,4 +486,4 @@ function Plan:gradient()
   return g, watched
 end
 
-return {of = of, leaves = leaves, new_layout = new_layout}
+return {of = of, leaves = leaves, new_layout = new_layout, same_form = same_form, same_schema = same_schema}

@@ -7,22 +7,13 @@
 #include "base/status.h"
 #include "test.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang_analyzer__)
-enum { VIEWS = 4000 };
-#else
-enum { VIEWS = 40000 };
-#endif
+#include "chance.h"
+
+enum { VIEWS = SANITIZED ? 4000 : 40000 };
 enum { DIMS = 6, ROOM = 729 /* 3 to the 6th */, SHOWN = 5 /* faults, of one test */ };
 
 /* ---- chance ------------------------------------------------------------------------------------------ */
 
-static uint64_t state; /* SplitMix64 (Steele, Lea, Flood 2014) */
-static uint64_t bits(void) {
-    uint64_t z = state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
 /* from .. to, both included. */
 static int64_t between(int64_t from, int64_t to) { return from + (int64_t)(bits() % (uint64_t)(to - from + 1)); }
 

@@ -4,6 +4,7 @@
 
 #include "test.h"
 
+#include "chance.h"
 #include "queues.h"
 
 enum { CHAINS = SANITIZED ? 4000 : 100000 };
@@ -22,13 +23,6 @@ static void teardown(void) {
 
 /* ---- chance ------------------------------------------------------------------------------------------ */
 
-static uint64_t state; /* SplitMix64 (Steele, Lea, Flood 2014) */
-static uint64_t bits(void) {
-    uint64_t z = state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
 /* 0 to n - 1; 0 for n = 0. */
 static int64_t below(int64_t n) { return n ? (int64_t)(bits() % (uint64_t)n) : 0; }
 
