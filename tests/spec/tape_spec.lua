@@ -19,6 +19,18 @@ local function wipe()
   local a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p -- luacheck: ignore
 end
 
+-- The memory in use comes down to `before`.  In one measurement the collector may take for alive what is dead, so that
+-- there are several; what leaks is in all of them.
+local function assert_stays(before, measure)
+  local after = measure()
+  for _ = 1, 4 do
+    if after <= before then break end
+    wipe()
+    after = measure()
+  end
+  assert.is_true(after <= before, ("%d bytes were in use, and now %d"):format(before, after))
+end
+
 -- A coroutine that hangs inside `f`, the function of a withgradient on the model, and is dropped.
 local function hang(model, f)
   local co = coroutine.create(function() cf.withgradient(f, model) end)
@@ -63,7 +75,7 @@ describe("a coroutine that hangs in withgradient and is dropped", function()
         return collected()
       end
       in_use(1)
-      assert.equal(in_use(1), in_use(5))
+      assert_stays(in_use(1), function() return in_use(5) end)
       assert.is_false(watched(model))
     end)
   end
@@ -121,7 +133,7 @@ describe("withgradient, stopped anywhere by an error", function()
     end
     jit.on()
     assert.is_true(steps > 100)
-    assert.equal(before, collected())
+    assert_stays(before, collected)
     assert.is_false(watched(model))
   end)
 end)
@@ -189,7 +201,7 @@ describe("a closure of withdevices that does not go on", function()
       wipe()
       return collected()
     end
-    assert.equal(stop(), stop())
+    assert_stays(stop(), stop)
   end)
 
   it("keeps its tapes while it only waits", function()
