@@ -149,23 +149,20 @@ static cut cut_for(const cf_group *group, const cf_part *part, int64_t *bytes_be
 /* The first piece of slice s. */
 static int64_t piece_at(const cut *c, int32_t s) { return c->pieces * s / c->slices; }
 
-static size_t extra_bytes(const cf_group *group, const cf_collective *how) {
-    return how->weights ? (size_t)group->size * sizeof *how->weights : 0;
+static size_t params_bytes(const cf_group *group, const cf_collective *how) {
+    return sizeof(cf_combine_params) + (how->weights ? (size_t)group->size * sizeof *how->weights : 0);
 }
 
 static size_t payload_bytes(const cf_group *group, const cf_collective *how) {
-    return sizeof(slice) - sizeof(cf_call) + cf_call_bytes(group->size, extra_bytes(group, how));
+    return sizeof(slice) - sizeof(cf_call) + cf_call_bytes(group->size, params_bytes(group, how));
 }
 
 static void fill_call(const cf_group *group, const cf_collective *how, const cf_part *part, int64_t from, int64_t n,
                       cf_call *call) {
-    const size_t extra = extra_bytes(group, how);
-    *call = (cf_call){.op = CF_OP_combine,
-                      .nout = (uint8_t)group->size,
-                      .dtype = (uint8_t)part->dtype,
-                      .extra = (uint32_t)extra,
-                      .i = {how->op, how->root}};
-    if (extra) memcpy(cf_call_extra(call), how->weights, extra);
+    *call = (cf_call){.op = CF_OP_combine, .nout = (uint8_t)group->size, .dtype = (uint8_t)part->dtype};
+    cf_combine_params *params = cf_call_params(call);
+    *params = (cf_combine_params){.op = how->op, .root = how->root};
+    if (how->weights) memcpy(params->weight, how->weights, (size_t)group->size * sizeof *how->weights);
     for (int32_t r = 0; r < group->size; r++)
         call->v[r] = (cf_view){.data = cf_part_data(part, r) + from * cf_dtype_size(part->dtype),
                                .dtype = part->dtype,

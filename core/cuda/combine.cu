@@ -146,7 +146,7 @@ template <class W> void launch_copy(cf_worker *worker, const tensors *t, int64_t
 static cfx_status weighted(cf_worker *worker, const cf_call *call, const tensors *t, int64_t n) {
     weights w;
     if (t->count > CF_MAX_DEVICES) return cf_fail(CFX_EFAULT, "%d replicas are more than %d", t->count, CF_MAX_DEVICES);
-    for (int k = 0; k < t->count; k++) w.by[k] = ((const double *)cf_call_extra(call))[k];
+    for (int k = 0; k < t->count; k++) w.by[k] = CF_PARAMS(call, combine)->weight[k];
     switch (call->dtype) {
     case CFX_FLOAT16: launch_weighted<cf_f16>(worker, t, &w, n); break;
     case CFX_BFLOAT16: launch_weighted<cf_bf16>(worker, t, &w, n); break;
@@ -157,7 +157,7 @@ static cfx_status weighted(cf_worker *worker, const cf_call *call, const tensors
 }
 
 extern "C" cfx_status cf_cuda_combine(cf_worker *worker, const cf_call *call) {
-    const int how = (int)call->i[0], root = (int)call->i[1];
+    const int how = CF_PARAMS(call, combine)->op, root = CF_PARAMS(call, combine)->root;
     const int64_t n = cf_view_numel(&call->v[0]);
     if (root >= call->nout || (how == CF_COMBINE_COPY && root < 0))
         return cf_fail(CFX_EFAULT, "there is no replica %d among %d", root, call->nout);

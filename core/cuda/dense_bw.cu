@@ -59,8 +59,8 @@ extern "C" cfx_status cf_cuda_dense_bw(cf_worker *worker, const cf_call *call) {
     j.dy = *cf_call_in(call, 0);
     j.rows = j.dy.shape[0];
     j.cols = j.dy.shape[1];
-    j.act = (int)call->i[0];
-    j.p0 = call->p[0];
+    j.act = CF_PARAMS(call, dense)->act;
+    j.p0 = CF_PARAMS(call, dense)->p[0];
     j.block_rows = cf_row_block(j.rows);
     j.blocks = cf_row_blocks(j.rows); /* without rows there is one of none, whose sums are zero */
     if (j.cols == 0 || (j.act < 0 && !dbias)) return CFX_OK;

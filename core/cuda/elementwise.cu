@@ -243,7 +243,8 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
     if (!kernels->strided) return cf_fail(CFX_EFAULT, "needs float operands");
     if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
         return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
-    const int number_at = call->nin == arity ? arity : arity == 2 && call->i[0] ? 0 : arity - 1;
+    const cf_formula_params *params = CF_PARAMS(call, formula);
+    const int number_at = call->nin == arity ? arity : arity == 2 && params->reversed ? 0 : arity - 1;
 
     cf_view views[MAX_IN + 1] = {call->v[0]};
     const cf_view *y = &views[0];
@@ -258,8 +259,8 @@ template <class C> cfx_status elementwise(cf_worker *worker, const cf_call *call
     cf_views_collapse(views, taken + 1);
 
     job<C> j = {};
-    j.p0 = number_of<C>(call->p[0]);
-    j.p1 = number_of<C>(call->p[1]);
+    j.p0 = number_of<C>(params->p[0]);
+    j.p1 = number_of<C>(params->p[1]);
     j.y = y->data;
     j.n = n;
     j.dtype = y->dtype;

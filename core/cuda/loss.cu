@@ -126,9 +126,9 @@ template <class M, int N> __global__ void loss_gradient(const job j) {
 static job job_of(const cf_call *call) {
     job j = {};
     j.op = call->op;
-    j.of_y = call->i[1] == OF_Y;
-    j.reduction = (int)call->i[0];
-    j.p = call->p[0];
+    j.of_y = CF_PARAMS(call, loss)->of_y == OF_Y;
+    j.reduction = CF_PARAMS(call, loss)->reduction;
+    j.p = CF_PARAMS(call, loss)->param;
     j.out = call->v[0];
     return j;
 }

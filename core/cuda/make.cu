@@ -428,20 +428,21 @@ extern "C" cfx_status cf_cuda_copy(cf_worker *worker, const cf_call *call) {
 
 extern "C" cfx_status cf_cuda_fill(cf_worker *worker, const cf_call *call) {
     const cf_view *y = &call->v[0];
-    const number v = {call->p[0], call->i[0], y->dtype, call->i[1] == 1};
+    const cf_fill_params *params = CF_PARAMS(call, fill);
+    const number v = {params->value, params->exact, y->dtype, params->is_exact != 0};
     fill(worker, y, v);
     return cf_cuda_launched("fill");
 }
 
 extern "C" cfx_status cf_cuda_zero_ranges(cf_worker *worker, const cf_call *call) {
-    const int64_t(*range)[2] = (const int64_t(*)[2])cf_call_extra(call);
+    const cf_ranges_params *params = CF_PARAMS(call, ranges);
     const number zero = {0, 0, CFX_UINT8, 0};
-    for (int64_t from = 0; from < call->i[0]; from += RANGES) {
+    for (int64_t from = 0; from < params->n; from += RANGES) {
         ranges s = {};
         s.y = (char *)call->v[0].data;
-        s.count = call->i[0] - from;
+        s.count = params->n - from;
         if (s.count > RANGES) s.count = RANGES;
-        memcpy(s.range, range + from, (size_t)s.count * sizeof s.range[0]);
+        memcpy(s.range, params->range + from, (size_t)s.count * sizeof s.range[0]);
         fill_ranges(worker, &s, zero);
     }
     return cf_cuda_launched("zero_ranges");
@@ -451,8 +452,8 @@ extern "C" cfx_status cf_cuda_arange(cf_worker *worker, const cf_call *call) {
     pair p = pair_of(&call->v[0], NULL);
     if (!p.n) return CFX_OK;
     merge(&p);
-    CF_LAUNCH(arange_kernel, cf_cuda_blocks(worker, p.n), CF_THREADS, worker, p, call->v[0].dtype, call->p[0],
-              call->p[1]);
+    CF_LAUNCH(arange_kernel, cf_cuda_blocks(worker, p.n), CF_THREADS, worker, p, call->v[0].dtype,
+              CF_PARAMS(call, arange)->start, CF_PARAMS(call, arange)->step);
     return cf_cuda_launched("arange");
 }
 
@@ -461,7 +462,7 @@ extern "C" cfx_status cf_cuda_tri(cf_worker *worker, const cf_call *call) {
     const pair p = pair_of(y, x);
     if (!p.n) return CFX_OK;
     if (y->dtype != x->dtype || y->ndim < 2) return cf_fail(CFX_EFAULT, "needs two matrices of one dtype");
-    BY_SIZE(p.y_size, p.n, tri_by, worker, p, call->i[0] != 0, call->i[1]);
+    BY_SIZE(p.y_size, p.n, tri_by, worker, p, CF_PARAMS(call, tri)->upper != 0, CF_PARAMS(call, tri)->diagonal);
     return cf_cuda_launched("tri");
 }
 
@@ -480,14 +481,13 @@ extern "C" cfx_status cf_cuda_onehot(cf_worker *worker, const cf_call *call) {
 
 extern "C" cfx_status cf_cuda_slot(cf_worker *worker, const cf_call *call) {
     slot_numbers numbers;
-    memcpy(numbers.x, call->p, 4 * sizeof(double));
-    memcpy(numbers.x + 4, call->i, 4 * sizeof(double));
+    memcpy(numbers.x, cf_call_params(call), sizeof numbers.x);
     CF_LAUNCH(slot_kernel, 1, SLOT_NUMBERS, worker, (double *)call->v[0].data, numbers);
     return cf_cuda_launched("slot");
 }
 
 extern "C" cfx_status cf_cuda_clip(cf_worker *worker, const cf_call *call) {
     CF_LAUNCH(clip_kernel, 1, 1, worker, (double *)call->v[0].data, (const double *)cf_call_in(call, 0)->data,
-              call->p[0]);
+              CF_PARAMS(call, clip)->norm);
     return cf_cuda_launched("clip");
 }

@@ -340,8 +340,9 @@ static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
 
 union few_views {
     cf_call call;
-    char room[sizeof(cf_call) + 3 * sizeof(cf_view)];
+    char room[sizeof(cf_call) + 3 * sizeof(cf_view) + sizeof(cf_formula_params)];
 };
+static_assert(sizeof(cf_fill_params) <= sizeof(cf_formula_params), "a fill finds zeros behind y");
 
 /* Another row's call: y alone, y <- y in place, or y <- y and `other`. */
 static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, int inputs, const cf_view *other) {
@@ -351,11 +352,11 @@ static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *
     c.call.dtype = (uint8_t)t->dtype;
     c.call.nout = 1;
     c.call.nin = (uint8_t)inputs;
-    c.call.p[0] = t->p0;
-    c.call.p[1] = t->p1;
     const cf_view *views[] = {&t->y, &t->y, other};
     for (int k = 0; k <= inputs; k++)
         memcpy(c.room + sizeof(cf_call) + (size_t)k * sizeof(cf_view), views[k], sizeof t->y);
+    const cf_formula_params numbers = {{t->p0, t->p1}, 0};
+    if (op != CF_OP_fill) memcpy(c.room + cf_call_bytes(1 + inputs, 0), &numbers, sizeof numbers);
     return kernel(worker, &c.call);
 }
 
@@ -382,9 +383,15 @@ static cfx_status multiply(cf_worker *worker, const task *t) {
 }
 
 extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
-    task t = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1),
-              NULL,       call->dtype,          call->i[0] != 0,
-              -1,         (int)call->i[1],      0,
+    task t = {call->v[0],
+              *cf_call_in(call, 0),
+              *cf_call_in(call, 1),
+              NULL,
+              call->dtype,
+              CF_PARAMS(call, matmul)->add != 0,
+              -1,
+              CF_PARAMS(call, matmul)->precision,
+              0,
               0};
     if (col_count(&t.a) == 0) return t.add ? CFX_OK : on_y(worker, cf_cuda_fill, CF_OP_fill, &t, 0, NULL);
     const int batch = t.y.ndim - 2; /* a batch dimension of size 1 is repeated where y has more */
@@ -394,11 +401,12 @@ extern "C" cfx_status cf_cuda_matmul(cf_worker *worker, const cf_call *call) {
 }
 
 extern "C" cfx_status cf_cuda_dense(cf_worker *worker, const cf_call *call) {
+    const cf_dense_params *params = CF_PARAMS(call, dense);
     task t = {call->v[0],           *cf_call_in(call, 0),
               *cf_call_in(call, 1), call->nin > 2 ? cf_call_in(call, 2) : NULL,
               call->dtype,          0,
-              (int)call->i[0],      (int)call->i[1],
-              call->p[0],           call->p[1]};
+              params->act,          params->precision,
+              params->p[0],         params->p[1]};
     const int32_t exchanged[] = {1, 0};
     cf_dims_pick(2, exchanged, t.b.shape, t.b.stride);
     if (t.bias && !t.bias->data) t.bias = NULL;

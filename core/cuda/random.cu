@@ -18,9 +18,7 @@ typedef struct sequence {
     uint64_t seed, stream, first;
 } sequence;
 
-static sequence sequence_of(const cf_call *call) {
-    return {(uint64_t)call->i[0], (uint64_t)call->i[1], (uint64_t)call->i[2] / 4};
-}
+static sequence sequence_of(const cf_position &at) { return {at.seed, at.stream, at.position / 4}; }
 
 __device__ static inline void words(const sequence &s, uint64_t block, uint32_t (&out)[4]) {
     cf_philox(s.seed, s.stream, block + s.first, out);
@@ -254,11 +252,12 @@ template <class C> __global__ void dropout_kernel(target y, target x, int64_t n,
 }
 
 template <class C> static void dropout_by(cf_worker *worker, const cf_call *call, int64_t n) {
-    const double p = call->p[0];
+    const cf_dropout_params *params = CF_PARAMS(call, dropout);
+    const double p = params->p;
     /* A uniform number w 2^-24 is kept if it is at least p. */
     const uint32_t least = (uint32_t)ceil(p * 0x1p24);
     CF_LAUNCH(dropout_kernel<C>, cf_cuda_blocks(worker, (n + 3) / 4), CF_THREADS, worker, target_of(&call->v[0]),
-              target_of(cf_call_in(call, 0)), n, sequence_of(call), least, (C)(p < 1 ? 1 / (1 - p) : 0));
+              target_of(cf_call_in(call, 0)), n, sequence_of(params->at), least, (C)(p < 1 ? 1 / (1 - p) : 0));
 }
 
 } // namespace
@@ -268,12 +267,13 @@ template <class C> static void dropout_by(cf_worker *worker, const cf_call *call
 extern "C" cfx_status cf_cuda_uniform(cf_worker *worker, const cf_call *call) {
     const int dtype = call->v[0].dtype;
     const int64_t n = cf_view_numel(&call->v[0]);
-    const double p0 = call->p[0], p1 = call->p[1];
+    const cf_random_params *params = CF_PARAMS(call, random);
+    const double p0 = params->a, p1 = params->b;
     if (!cf_is_float(dtype)) return cf_fail(CFX_EFAULT, "needs a float dtype");
     if (!n) return CFX_OK;
     const double limit = p0 < p1 ? below(dtype, p1) : p0;
     const target y = target_of(&call->v[0]);
-    const sequence s = sequence_of(call);
+    const sequence s = sequence_of(params->at);
     if (dtype == CFX_FLOAT64)
         CF_LAUNCH(uniform_f64_kernel, cf_cuda_blocks(worker, (n + 1) / 2), CF_THREADS, worker, y, n, s, p0, p1 - p0,
                   limit);
@@ -284,33 +284,36 @@ extern "C" cfx_status cf_cuda_uniform(cf_worker *worker, const cf_call *call) {
 }
 
 extern "C" cfx_status cf_cuda_normal(cf_worker *worker, const cf_call *call) {
+    const cf_random_params *params = CF_PARAMS(call, random);
     const int dtype = call->v[0].dtype;
     const int64_t n = cf_view_numel(&call->v[0]);
     if (!cf_is_float(dtype)) return cf_fail(CFX_EFAULT, "needs a float dtype");
     if (!n) return CFX_OK;
     const target y = target_of(&call->v[0]);
-    const sequence s = sequence_of(call);
+    const sequence s = sequence_of(params->at);
     if (dtype == CFX_FLOAT64)
-        CF_LAUNCH(normal_f64_kernel, cf_cuda_blocks(worker, (n + 1) / 2), CF_THREADS, worker, y, n, s, call->p[0],
-                  call->p[1]);
+        CF_LAUNCH(normal_f64_kernel, cf_cuda_blocks(worker, (n + 1) / 2), CF_THREADS, worker, y, n, s, params->a,
+                  params->b);
     else
-        CF_LAUNCH(normal_f32_kernel, cf_cuda_blocks(worker, (n + 3) / 4), CF_THREADS, worker, y, n, s,
-                  (float)call->p[0], (float)call->p[1]);
+        CF_LAUNCH(normal_f32_kernel, cf_cuda_blocks(worker, (n + 3) / 4), CF_THREADS, worker, y, n, s, (float)params->a,
+                  (float)params->b);
     return cf_cuda_launched("normal");
 }
 
 extern "C" cfx_status cf_cuda_randint(cf_worker *worker, const cf_call *call) {
+    const cf_random_params *params = CF_PARAMS(call, random);
     const int64_t n = cf_view_numel(&call->v[0]);
     if (!n) return CFX_OK;
     CF_LAUNCH(randint_kernel, cf_cuda_blocks(worker, (n + 1) / 2), CF_THREADS, worker, target_of(&call->v[0]).v, n,
-              sequence_of(call), call->p[0], call->p[1]);
+              sequence_of(params->at), params->a, params->b);
     return cf_cuda_launched("randint");
 }
 
 extern "C" cfx_status cf_cuda_permutation(cf_worker *worker, const cf_call *call) {
     const cf_view *y = &call->v[0];
     const int64_t n = cf_view_numel(y);
-    const sequence s = {(uint64_t)call->i[0], (uint64_t)call->i[1] + ((uint64_t)call->i[2] << 8), 0};
+    const cf_position *at = &CF_PARAMS(call, random)->at;
+    const sequence s = {at->seed, at->stream + (at->position << 8), 0};
     if (!n) return CFX_OK;
     const bool direct = y->dtype == CFX_INT64 && cf_view_packed(y);
     int64_t *ids = direct ? (int64_t *)y->data : (int64_t *)cf_cuda_scratch(worker, (size_t)n * sizeof *ids);

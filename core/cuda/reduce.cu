@@ -319,11 +319,11 @@ extern "C" cfx_status cf_cuda_reduce(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
     job j = {};
     j.op = call->op;
-    j.correction = call->p[0];
+    j.correction = CF_PARAMS(call, reduce)->correction;
     j.y = call->v[0];
     const int is_arg = j.op == CF_OP_argmax || j.op == CF_OP_argmin;
     /* argmax counts positions, so the order of dimensions stays */
-    cf_view_split(x, x->ndim - (int)call->i[0], !is_arg, &j.kept, &j.rest);
+    cf_view_split(x, x->ndim - (int)CF_PARAMS(call, reduce)->dims, !is_arg, &j.kept, &j.rest);
     cf_view_flatten(&j.y);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.rest);
@@ -421,13 +421,13 @@ extern "C" cfx_status cf_cuda_sumsq(cf_worker *worker, const cf_call *call) {
         const cf_call *const first = call;
         squares s = {};
         for (; call && s.list.n < CF_LIST; call = cf_call_next(call)) {
-            if (call != first && (!call->i[0] || call->v[0].data != first->v[0].data)) break;
+            if (call != first && (!CF_PARAMS(call, sumsq)->add || call->v[0].data != first->v[0].data)) break;
             add_tensor(call, &s);
         }
         const int blocks = s.list.first[s.list.n];
         if (blocks > 0) CF_LAUNCH_TEAM(square_chunks, blocks, CF_THREADS, worker, s, partial);
         CF_LAUNCH_TEAM(merge_squares, 1, CF_THREADS, worker, blocks, partial, (double *)first->v[0].data,
-                       (int)first->i[0]);
+                       (int)CF_PARAMS(first, sumsq)->add);
     }
     return cf_cuda_launched("sumsq");
 }
@@ -483,7 +483,7 @@ __global__ void prod_gradient(const prod_job j) {
 } // namespace
 
 extern "C" cfx_status cf_cuda_prod_bw(cf_worker *worker, const cf_call *call) {
-    const int kept = call->v[0].ndim - (int)call->i[0];
+    const int kept = call->v[0].ndim - (int)CF_PARAMS(call, reduce)->dims;
     prod_job j = {};
     j.dy = *cf_call_in(call, 0);
     cf_view_flatten(&j.dy);

@@ -214,9 +214,9 @@ static entropy_job entropy_of(cf_worker *worker, const cf_call *call, const cf_v
     j.n = x->shape[1];
     j.lanes = cf_row_lanes(j.n);
     j.ids = !cf_is_float(target->dtype);
-    j.reduction = (int)call->i[0];
-    j.ignore = call->i[1];
-    j.smoothing = call->p[0];
+    j.reduction = (int)CF_PARAMS(call, crossentropy)->reduction;
+    j.ignore = CF_PARAMS(call, crossentropy)->ignore;
+    j.smoothing = CF_PARAMS(call, crossentropy)->smoothing;
     j.op = call->op;
     j.fault = cf_cuda_of(worker)->fault;
     return j;
@@ -388,7 +388,7 @@ extern "C" cfx_status cf_cuda_layernorm(cf_worker *worker, const cf_call *call) 
     j.y = call->v[0];
     j.mean = call->v[1];
     j.rstd = call->v[2];
-    j.eps = call->p[0];
+    j.eps = CF_PARAMS(call, layernorm)->eps;
     j.affine = call->nin > 1;
     if (j.affine) j.gamma = *cf_call_in(call, 1), j.beta = *cf_call_in(call, 2);
     if (j.rows == 0) return CFX_OK;
@@ -405,7 +405,7 @@ extern "C" cfx_status cf_cuda_layernorm_bw(cf_worker *worker, const cf_call *cal
     j.dy = *cf_call_in(call, 0);
     j.mean = *cf_call_in(call, 2);
     j.rstd = *cf_call_in(call, 3);
-    j.affine = call->i[0] != 0;
+    j.affine = CF_PARAMS(call, layernorm_bw)->affine != 0;
     if (j.affine) j.gamma = *cf_call_in(call, 4);
     if (j.n == 0) return CFX_OK;
     if (call->nout > 1) {

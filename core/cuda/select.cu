@@ -352,17 +352,18 @@ picking picking_of(const cf_call *call, const cf_view *whole, const cf_view *par
     p.dtype = whole->dtype;
     p.ids_dtype = ids->dtype;
     p.op = call->op;
-    p.size = whole->ndim ? whole->shape[call->i[0]] : 1;
-    p.step = whole->ndim ? whole->stride[call->i[0]] : 1;
+    const int64_t dim = CF_PARAMS(call, select)->dim;
+    p.size = whole->ndim ? whole->shape[dim] : 1;
+    p.step = whole->ndim ? whole->stride[dim] : 1;
     for (int d = 0; d < ids->ndim; d++) push(&p.flat, ids->shape[d], 0, 0, ids->stride[d], 0);
     finish(&p.flat);
     return p;
 }
 
-/* The dimensions of the ids stand in the place of dimension i[0] of the whole. */
+/* The dimensions of the ids stand in the place of dimension dim of the whole. */
 cfx_status run_index(cf_worker *worker, const cf_call *call, const cf_view *whole, const cf_view *part,
                      const cf_view *ids, bool adds) {
-    const int dim = (int)call->i[0];
+    const int dim = (int)CF_PARAMS(call, select)->dim;
     CF_TRY(check_dtypes(whole, part));
     const int64_t n = cf_view_numel(ids);
     if (n == 0) return CFX_OK;
@@ -387,7 +388,7 @@ cfx_status run_index(cf_worker *worker, const cf_call *call, const cf_view *whol
 /* All three have one rank; the ids have the part's shape. */
 cfx_status run_gather(cf_worker *worker, const cf_call *call, const cf_view *whole, const cf_view *part,
                       const cf_view *ids, bool adds) {
-    const int dim = (int)call->i[0];
+    const int dim = (int)CF_PARAMS(call, select)->dim;
     CF_TRY(check_dtypes(whole, part));
     const int64_t n = cf_view_numel(ids);
     if (n == 0) return CFX_OK;

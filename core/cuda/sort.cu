@@ -188,10 +188,10 @@ cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int fall
 } // namespace
 
 extern "C" cfx_status cf_cuda_topk(cf_worker *worker, const cf_call *call) {
-    return sort_rows(worker, call, call->i[0], 1);
+    return sort_rows(worker, call, CF_PARAMS(call, topk)->k, 1);
 }
 
 extern "C" cfx_status cf_cuda_sort(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, call->i[0] != 0);
+    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, CF_PARAMS(call, sort)->descending != 0);
 }

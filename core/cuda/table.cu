@@ -9,13 +9,12 @@
 #define CF_ENGINE_OTHER(name) cf_cuda_##name
 
 extern "C" {
-#define CF_OP(name, family, domain, gradient) \
-    cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
+#define CF_OP(name, family, ...) cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
 #include "device/ops.def"
 #undef CF_OP
 extern const cf_kernel cf_cuda_kernels[CF_OPS];
 const cf_kernel cf_cuda_kernels[CF_OPS] = {
-#define CF_OP(name, family, domain, gradient) CF_ENGINE_##family(name),
+#define CF_OP(name, family, ...) CF_ENGINE_##family(name),
 #include "device/ops.def"
 #undef CF_OP
 };

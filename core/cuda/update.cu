@@ -48,8 +48,8 @@ template <class T> struct numbers {
 };
 
 template <class T> __device__ numbers<T> numbers_of(int rule, const updates &u, int k) {
-    const double p[] = {u.of[k].scale, u.of[k].decay, u.clip_value, u.eps};
-    const cf_rule_numbers all = cf_rule_numbers_of(rule, p, u.slot);
+    const cf_update_params p = {u.of[k].scale, u.of[k].decay, u.clip_value, u.eps, rule};
+    const cf_rule_numbers all = cf_rule_numbers_of(rule, &p, u.slot);
     numbers<T> s;
 #define NUMBER(name) s.name = (T)all.name;
     CF_RULE_NUMBERS(NUMBER)
@@ -126,9 +126,9 @@ void launch_updates(cf_worker *worker, int rule, int dtype, const updates *u) {
 }
 
 cfx_status check_update(const cf_call *call) {
-    const int rule = (int)call->i[0], dtype = call->dtype, state = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
-    if (call->i[0] < 0 || call->i[0] >= CF_RULES)
-        return cf_fail(CFX_EFAULT, "there is no update rule %lld", (long long)call->i[0]);
+    const int64_t named = CF_PARAMS(call, update)->rule;
+    const int rule = (int)named, dtype = call->dtype, state = dtype == CFX_FLOAT64 ? CFX_FLOAT64 : CFX_FLOAT32;
+    if (named < 0 || named >= CF_RULES) return cf_fail(CFX_EFAULT, "there is no update rule %lld", (long long)named);
     if (call->nout != 1 + cf_rule_kind_states(rule))
         return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, cf_rule_kind_states(rule),
                        call->nout - 1);
@@ -142,7 +142,8 @@ cfx_status check_update(const cf_call *call) {
 
 /* Whether one launch can make both updates. */
 bool go_together(const cf_call *a, const cf_call *b) {
-    return a->i[0] == b->i[0] && a->dtype == b->dtype && a->p[2] == b->p[2] && a->p[3] == b->p[3] &&
+    const cf_update_params *x = CF_PARAMS(a, update), *y = CF_PARAMS(b, update);
+    return x->rule == y->rule && a->dtype == b->dtype && x->clip_value == y->clip_value && x->eps == y->eps &&
            cf_call_in(a, 1)->data == cf_call_in(b, 1)->data;
 }
 
@@ -155,8 +156,8 @@ void add_update(const cf_worker *worker, const cf_call *call, updates *u) {
                 call->nout > 2 ? call->v[2].data : NULL,
                 cf_call_in(call, 0)->data,
                 n,
-                call->p[0],
-                call->p[1]};
+                CF_PARAMS(call, update)->scale,
+                CF_PARAMS(call, update)->decay};
     u->list.first[k + 1] = u->list.first[k] + (int32_t)cf_cuda_blocks(worker, packs);
     u->list.n++;
 }
@@ -168,13 +169,13 @@ extern "C" cfx_status cf_cuda_update(cf_worker *worker, const cf_call *call) {
     while (call) {
         const cf_call *const first = call;
         updates u = {};
-        u.clip_value = first->p[2];
-        u.eps = first->p[3];
+        u.clip_value = CF_PARAMS(first, update)->clip_value;
+        u.eps = CF_PARAMS(first, update)->eps;
         u.slot = (const double *)cf_call_in(first, 1)->data;
         u.halt = cf_cuda_of(worker)->halt;
         for (; call && u.list.n < CF_LIST && go_together(first, call); call = cf_call_next(call))
             add_update(worker, call, &u);
-        if (u.list.n > 0) launch_updates(worker, (int)first->i[0], first->dtype, &u);
+        if (u.list.n > 0) launch_updates(worker, (int)CF_PARAMS(first, update)->rule, first->dtype, &u);
     }
     return cf_cuda_launched("update");
 }

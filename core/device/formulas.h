@@ -45,8 +45,9 @@ static inline int cf_formula_of_row(int op) {
 
 /* The row's own; or, for a power that is a number on the right, a product, which is faster than pow, and exact. */
 static inline int cf_formula_of(const cf_call *call) {
-    const double p = call->p[0];
-    if (call->op == CF_OP_pow && call->nin == 1 && !call->i[0]) {
+    const cf_formula_params *params = CF_PARAMS(call, formula);
+    const double p = params->p[0];
+    if (call->op == CF_OP_pow && call->nin == 1 && !params->reversed) {
         if (p == 2) return CF_FORMULA_square;
         if (p == 3) return CF_FORMULA_pow_cube;
         if (p == 1) return CF_FORMULA_pow_same;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 const cf_op_info cf_op_table[CF_OPS] = {
-#define CF_OP(name, family, domain, gradient) \
-    [CF_OP_##name] = {#name, #name "_", CF_##family, CF_##domain, CF_GRADIENT_##gradient},
+#define CF_OP(name, family, domain, gradient, params) \
+    [CF_OP_##name] = {#name, #name "_", CF_##family, CF_##domain, CF_GRADIENT_##gradient, sizeof(cf_##params##_params)},
 #include "device/ops.def"
 #undef CF_OP
 };

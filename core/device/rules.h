@@ -1,9 +1,8 @@
 /* rules.h: the update rules that every backend's `update` knows (rules.def has the formulas), and what it is told.
  *
  * The row update is (param, m?, v?) <- (grad, slot), in place on param and states, which are packed as the gradient is;
- * or a list of these, for a model's tensors.  A rule's numbers lie in the call where they stay (i[0]: the rule; p[0]:
- * the parameter's share of the rate, p[1]: weight decay, p[2]: clip value or 0, p[3]: eps) and in the float64 slot [8]
- * where they change from step to step:
+ * or a list of these, for a model's tensors.  A rule's numbers lie in the call where they stay (cf_update_params), and
+ * in the float64 slot [8], which the row slot writes, where they change from step to step:
  *
  *     slot[0]  the rate of this step
  *     slot[1]  beta1: momentum, rho or beta1
@@ -50,15 +49,14 @@ typedef struct cf_rule_numbers {
 #undef CF_RULE_NUMBER
 } cf_rule_numbers;
 
-/* p [4]: the call's. */
-CF_KERNEL_FUNCTION cf_rule_numbers cf_rule_numbers_of(int rule, const double *p, const double *slot) {
+CF_KERNEL_FUNCTION cf_rule_numbers cf_rule_numbers_of(int rule, const cf_update_params *p, const double *slot) {
     cf_rule_numbers s = {};
-    s.rate = slot[0] * p[0];
-    s.decay = p[1];
+    s.rate = slot[0] * p->scale;
+    s.decay = p->decay;
     s.shrink = 1 - s.rate * s.decay;
     s.clip = slot[7];
-    s.limit = p[2] > 0 ? p[2] : INFINITY;
-    s.eps = p[3];
+    s.limit = p->clip_value > 0 ? p->clip_value : INFINITY;
+    s.eps = p->eps;
     s.beta1 = slot[1];
     s.beta2 = slot[2];
     s.rest1 = 1 - s.beta1;

@@ -31,8 +31,7 @@ static cfx_status broadcast(const char *function, const cfx_tensor *a, const cfx
 /* As much of the call as its gradient needs to know. */
 typedef struct form {
     cf_op op;
-    int64_t reversed; /* the number is the left operand */
-    double p[2];      /* the row's numbers, or the number that is an operand */
+    cf_formula_params params;
 } form;
 
 /* Keeps the form, and of the tensors those that the gradient needs. */
@@ -58,13 +57,7 @@ static cfx_status give_op(cfx_tape *tape, cf_node *node, int k, cf_op op, const 
     const int nin = 1 + (a != NULL) + (b != NULL);
     cf_place(tape, node, k, dy->_dtype, dy->_ndim, dy->_shape, &g);
     CF_TRY(cf_new(cf_device(dy), dy->_dtype, dy->_ndim, dy->_shape, &g));
-    cf_issue issue = {.op = op,
-                      .dtype = dy->_dtype,
-                      .nout = 1,
-                      .nin = nin,
-                      .t = {&g},
-                      .p = {form->p[0], form->p[1]},
-                      .i = {form->reversed}};
+    cf_issue issue = {.op = op, .dtype = dy->_dtype, .nout = 1, .nin = nin, .t = {&g}, .params = &form->params};
     for (int i = 0; i < nin; i++) {
         cf_expand(in[i], dy->_ndim, dy->_shape, &x[i]);
         issue.t[1 + i] = &x[i];
@@ -92,11 +85,11 @@ CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double 
     CF_TRY(cf_check_tensor(cf_op_table[op].name, "x", x));
     const int compute = compute_dtype(op, x->_dtype);
     CF_TRY(cf_new(cf_device(x), result_dtype(op, compute), x->_ndim, x->_shape, out));
+    const form form = {.op = (cf_op)op, .params.p = {p0, p1}};
     CF_TRY(cf_issue_run(&(cf_issue){
-        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .p = {p0, p1}}));
+        .op = form.op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .params = &form.params}));
     const cf_gradient gradient = cf_op_table[op].gradient;
     if (gradient == CF_GRADIENT_none || !x->_tape) return CFX_OK;
-    const form form = {.op = (cf_op)op, .p = {p0, p1}};
     if (gradient == CF_GRADIENT_own) return record(&form, neg_backward, 1, &x, 0, NULL, out);
     const cfx_tensor *saved = gradient == CF_GRADIENT_from_output ? out : x;
     return record(&form, twin_backward, 1, &x, 1, &saved, out);
@@ -125,14 +118,14 @@ static cfx_status add_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *
 
 static cfx_status sub_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     const form *form = node->kept;
-    if (node->nin == 1) return give_scaled(tape, node, 0, dy, form->reversed ? -1 : 1);
+    if (node->nin == 1) return give_scaled(tape, node, 0, dy, form->params.reversed ? -1 : 1);
     if (cf_needs(node, 0)) CF_TRY(give_scaled(tape, node, 0, dy, 1));
     return cf_needs(node, 1) ? give_scaled(tape, node, 1, dy, -1) : CFX_OK;
 }
 
 static cfx_status mul_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     const form *form = node->kept;
-    if (node->nin == 1) return give_scaled(tape, node, 0, dy, form->p[0]);
+    if (node->nin == 1) return give_scaled(tape, node, 0, dy, form->params.p[0]);
     if (cf_needs(node, 0)) CF_TRY(give_op(tape, node, 0, CF_OP_mul, dy, cf_saved(node, 1), NULL));
     return cf_needs(node, 1) ? give_op(tape, node, 1, CF_OP_mul, dy, cf_saved(node, 0), NULL) : CFX_OK;
 }
@@ -146,7 +139,7 @@ static cfx_status number(const cfx_tensor *like, double value, cfx_tensor *out) 
 static cfx_status give_reversed(cfx_tape *tape, cf_node *node, cf_op op, const cfx_tensor *dy) {
     const form *form = node->kept;
     cfx_tensor left = {0};
-    CF_TRY(number(dy, form->p[0], &left));
+    CF_TRY(number(dy, form->params.p[0], &left));
     const cfx_status status = give_op(tape, node, 0, op, dy, &left, cf_saved(node, 0));
     cfx_release(&left);
     return status;
@@ -155,8 +148,8 @@ static cfx_status give_reversed(cfx_tape *tape, cf_node *node, cf_op op, const c
 static cfx_status div_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     const form *form = node->kept;
     if (node->nin == 1)
-        return form->reversed ? give_reversed(tape, node, CF_OP_div_db, dy)
-                              : give_op(tape, node, 0, CF_OP_div, dy, NULL, NULL);
+        return form->params.reversed ? give_reversed(tape, node, CF_OP_div_db, dy)
+                                     : give_op(tape, node, 0, CF_OP_div, dy, NULL, NULL);
     if (cf_needs(node, 0)) CF_TRY(give_op(tape, node, 0, CF_OP_div, dy, cf_saved(node, 1), NULL));
     return cf_needs(node, 1) ? give_op(tape, node, 1, CF_OP_div_db, dy, cf_saved(node, 0), cf_saved(node, 1)) : CFX_OK;
 }
@@ -164,8 +157,8 @@ static cfx_status div_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *
 static cfx_status pow_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *dy) {
     const form *form = node->kept;
     if (node->nin == 1)
-        return form->reversed ? give_reversed(tape, node, CF_OP_pow_db, dy)
-                              : give_op(tape, node, 0, CF_OP_pow_da, dy, cf_saved(node, 0), NULL);
+        return form->params.reversed ? give_reversed(tape, node, CF_OP_pow_db, dy)
+                                     : give_op(tape, node, 0, CF_OP_pow_da, dy, cf_saved(node, 0), NULL);
     if (cf_needs(node, 0)) CF_TRY(give_op(tape, node, 0, CF_OP_pow_da, dy, cf_saved(node, 0), cf_saved(node, 1)));
     return cf_needs(node, 1) ? give_op(tape, node, 1, CF_OP_pow_db, dy, cf_saved(node, 0), cf_saved(node, 1)) : CFX_OK;
 }
@@ -238,17 +231,12 @@ CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, 
     CF_TRY(cf_check_tensor(cf_op_table[op].name, "a", a));
     const int compute = scalar_dtype(op, a, b);
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), a->_ndim, a->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op,
-                                    .dtype = compute,
-                                    .nout = 1,
-                                    .nin = 1,
-                                    .t = {out, (cfx_tensor *)a},
-                                    .p = {b},
-                                    .i = {reversed}}));
+    const form form = {.op = (cf_op)op, .params = {.p = {b}, .reversed = reversed}};
+    CF_TRY(cf_issue_run(&(cf_issue){
+        .op = form.op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)a}, .params = &form.params}));
     if (!binary_rows[op].backward || !a->_tape) return CFX_OK;
     const bool saves = reversed ? binary_rows[op].saves_reversed : binary_rows[op].saves_one;
-    return record(&(form){.op = (cf_op)op, .reversed = reversed, .p = {b}}, binary_rows[op].backward, 1, &a, saves, &a,
-                  out);
+    return record(&form, binary_rows[op].backward, 1, &a, saves, &a, out);
 }
 
 /* ---- where ------------------------------------------------------------------------------------------ */
@@ -334,15 +322,25 @@ CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double valu
     CF_TRY(cf_check_into(name, y, NULL));
     const int compute = y->_dtype == CFX_BOOL ? CFX_INT64 : scalar_dtype(op, y, value);
     CF_TRY(check_widening(name, y, compute));
-    return cf_issue_run(&(cf_issue){
-        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {y, y}, .p = {value}, .kind = CF_UPDATE});
+    return cf_issue_run(&(cf_issue){.op = (cf_op)op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {y, y},
+                                    .params = &(cf_formula_params){.p = {value}},
+                                    .kind = CF_UPDATE});
 }
 
 CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
     CF_TRY(cf_check_tensor("clamp_", "x", y));
     CF_TRY(cf_check_into("clamp_", y, NULL));
-    return cf_issue_run(&(cf_issue){
-        .op = CF_OP_clamp, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, y}, .p = {low, high}, .kind = CF_UPDATE});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_clamp,
+                                    .dtype = y->_dtype,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {y, y},
+                                    .params = &(cf_formula_params){.p = {low, high}},
+                                    .kind = CF_UPDATE});
 }
 
 /* ---- triangles -------------------------------------------------------------------------------------- */
@@ -364,7 +362,11 @@ CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_te
     CF_TRY(cf_check_tensor("tri", "x", x));
     if (x->_ndim < 2) return cf_fail(CFX_EARG, "tri: expected 2 dimensions or more, got %d", x->_ndim);
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){
-        .op = CF_OP_tri, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .i = {upper, k}}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_tri,
+                                    .dtype = x->_dtype,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {out, (cfx_tensor *)x},
+                                    .params = &(cf_tri_params){.upper = upper, .diagonal = k}}));
     return cf_record_one("tri", tri_backward, x, &(triangle){upper, k}, sizeof(triangle), out);
 }

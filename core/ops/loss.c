@@ -25,8 +25,7 @@ static cfx_status pair_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
                                         .nout = 1,
                                         .nin = 3,
                                         .t = {&g, (cfx_tensor *)dy, cf_saved(node, 0), cf_saved(node, 1)},
-                                        .p = {form->param},
-                                        .i = {form->reduction, k}}));
+                                        .params = &(cf_loss_params){form->param, form->reduction, k}}));
         CF_TRY(cf_give(tape, node, k, &g));
     }
     return CFX_OK;
@@ -54,8 +53,7 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
                                     .nout = 1,
                                     .nin = 2,
                                     .t = {out, (cfx_tensor *)x, (cfx_tensor *)y},
-                                    .p = {param},
-                                    .i = {reduction}}));
+                                    .params = &(cf_loss_params){param, reduction, 0}}));
     const cfx_tensor *const inputs[] = {x, y};
     return cf_record(&(cf_recording){.op = name,
                                      .backward = pair_backward,
@@ -70,14 +68,8 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
 
 /* ---- cross-entropy ---------------------------------------------------------------------------------- */
 
-typedef struct class_form {
-    double smoothing;
-    int64_t ignore;
-    int32_t reduction;
-} class_form;
-
 static cfx_status crossentropy_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *grad) {
-    const class_form *form = node->kept;
+    const cf_crossentropy_params *form = node->kept;
     const cf_input *in = &node->inputs[0];
     cfx_tensor *x = cf_saved(node, 0), dy = {0}, g = {0}, to;
     CF_TRY(cf_packed(grad, &dy));
@@ -91,8 +83,7 @@ static cfx_status crossentropy_backward(cfx_tape *tape, cf_node *node, const cfx
                                           .nout = 1,
                                           .nin = 5,
                                           .t = {&to, &dy, x, cf_saved(node, 1), cf_saved(node, 2), cf_saved(node, 3)},
-                                          .p = {form->smoothing},
-                                          .i = {form->reduction, form->ignore}});
+                                          .params = form});
         if (status != CFX_OK) g = to;
     }
     cfx_release(&dy);
@@ -141,8 +132,7 @@ CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *
                                           .nout = 3,
                                           .nin = 2,
                                           .t = {&loss, &lse, &weight, &x, &t},
-                                          .p = {smoothing},
-                                          .i = {reduction, ignore}});
+                                          .params = &(cf_crossentropy_params){smoothing, ignore, reduction}});
         if (status != CFX_OK) *out = loss;
     } else {
         cfx_release(out);
@@ -154,8 +144,8 @@ CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *
                                            .nsaved = 4,
                                            .inputs = &logits,
                                            .saved = (const cfx_tensor *[]){&x, &t, &lse, &weight},
-                                           .kept = &(class_form){smoothing, ignore, reduction},
-                                           .kept_bytes = sizeof(class_form)},
+                                           .kept = &(cf_crossentropy_params){smoothing, ignore, reduction},
+                                           .kept_bytes = sizeof(cf_crossentropy_params)},
                            out);
     cfx_release(&x);
     cfx_release(&t);

@@ -45,7 +45,7 @@ static cfx_status run_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tenso
                                           .nout = 1,
                                           .nin = 2,
                                           .t = {out, &x, &y},
-                                          .i = {0, cf_context(a)->precision}});
+                                          .params = &(cf_matmul_params){.precision = cf_context(a)->precision}});
     }
     cfx_release(&left);
     cfx_release(&right);
@@ -194,8 +194,7 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
                                       .nout = 1,
                                       .nin = bias ? 3 : 2,
                                       .t = {&y, rows, &weight, (cfx_tensor *)bias},
-                                      .p = {act_param(act)},
-                                      .i = {act, cf_context(x)->precision}});
+                                      .params = &(cf_dense_params){{act_param(act)}, act, cf_context(x)->precision}});
     if (status != CFX_OK) *out = y; /* released by the failure */
     return status;
 }
@@ -220,8 +219,7 @@ static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_t
                                           .nout = bias ? 2 : 1,
                                           .nin = 2,
                                           .t = {dpre, bias ? &dbias : dy, bias ? dy : &y, &y},
-                                          .p = {act_param(act)},
-                                          .i = {act}});
+                                          .params = &(cf_dense_params){{act_param(act)}, act, 0}});
     else if (status == CFX_OK && bias) status = cfx_reduce(CF_OP_sum, dy, 1, (int32_t[]){0}, 0, 0, &dbias);
     if (status == CFX_OK && bias) status = cf_give(tape, node, 2, &dbias);
     cfx_release(&y);

@@ -56,7 +56,7 @@ static cfx_status layernorm_backward(cfx_tape *tape, cf_node *node, const cfx_te
                           .dtype = grad->_dtype,
                           .nout = affine ? 3 : 1,
                           .nin = affine ? 5 : 4,
-                          .i = {affine}};
+                          .params = &(cf_layernorm_bw_params){affine}};
         int n = 0;
         for (int k = 0; k < issue.nout; k++) issue.t[n++] = &to[k];
         issue.t[n++] = &dy;
@@ -95,7 +95,7 @@ CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, c
                                           .nout = 3,
                                           .nin = gamma ? 3 : 1,
                                           .t = {&y, &mean, &rstd, &rows, &g, &b},
-                                          .p = {eps}});
+                                          .params = &(cf_layernorm_params){eps}});
         if (status != CFX_OK) *out = y;
     } else {
         cfx_release(out);

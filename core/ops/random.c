@@ -5,13 +5,11 @@
 #include "tensor/issue.h"
 
 /* Where a stream is.  It moves on, by `advance`, when nothing can fail any more. */
-static cfx_status position_of(const char *function, cfx_context *context, int32_t stream, int64_t rng[3]) {
+static cfx_status position_of(const char *function, cfx_context *context, int32_t stream, cf_position *at) {
     if (stream < 0 || stream >= CF_STREAMS)
         return cf_fail(CFX_EARG, "%s: random stream %d does not exist", function, stream);
     const cf_rng_stream *s = &context->streams[stream];
-    rng[0] = (int64_t)s->seed;
-    rng[1] = stream;
-    rng[2] = (int64_t)s->position;
+    *at = (cf_position){s->seed, (uint64_t)stream, s->position};
     return CFX_OK;
 }
 
@@ -41,35 +39,24 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
         return cf_fail(CFX_EARG, "random: a permutation is int64 of one dimension");
     if (op == CF_OP_randint && !(a <= b)) return cf_fail(CFX_EARG, "random: expected low <= high, got %g and %g", a, b);
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
-    cf_issue issue = {.op = op, .dtype = dtype, .nout = 1, .t = {out}, .p = {a, b}};
+    cf_random_params params = {.a = a, .b = b};
     const int64_t words = op == CF_OP_randint || dtype == CFX_FLOAT64 ? 2 : 1;
-    const cfx_status status = position_of("random", cf_context_of(device), stream, issue.i);
+    const cfx_status status = position_of("random", cf_context_of(device), stream, &params.at);
     if (status != CFX_OK) {
         cfx_release(out);
         return status;
     }
-    CF_TRY(cf_issue_run(&issue));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .t = {out}, .params = &params}));
     advance(cf_context_of(device), stream, cf_numel(out) * words);
     return CFX_OK;
 }
 
 /* ---- dropout ---------------------------------------------------------------------------------------- */
 
-/* The numbers of a mask come from these. */
-typedef struct mask {
-    double p;
-    int64_t rng[3];
-} mask;
-
-static cfx_status run_dropout(const cfx_tensor *x, const mask *m, cfx_tensor *out) {
+static cfx_status run_dropout(const cfx_tensor *x, const cf_dropout_params *mask, cfx_tensor *out) {
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_dropout,
-                                    .dtype = x->_dtype,
-                                    .nout = 1,
-                                    .nin = 1,
-                                    .t = {out, (cfx_tensor *)x},
-                                    .p = {m->p},
-                                    .i = {m->rng[0], m->rng[1], m->rng[2]}});
+    return cf_issue_run(&(cf_issue){
+        .op = CF_OP_dropout, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .params = mask});
 }
 
 /* The same numbers give the same mask. */
@@ -80,14 +67,14 @@ static cfx_status dropout_backward(cfx_tape *tape, cf_node *node, const cfx_tens
 }
 
 CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out) {
-    mask m = {.p = p};
+    cf_dropout_params mask = {.p = p};
     CF_TRY(cf_check_tensor("dropout", "x", x));
     if (!cf_is_float(x->_dtype))
         return cf_fail(CFX_EARG, "dropout: argument 'x': expected a float tensor, got %s", cfx_dtype_name(x->_dtype));
     if (!(p >= 0 && p < 1)) return cf_fail(CFX_EARG, "dropout: argument 'p': expected 0 <= p < 1, got %g", p);
-    CF_TRY(position_of("dropout", cf_context(x), stream, m.rng));
-    CF_TRY(run_dropout(x, &m, out));
-    CF_TRY(cf_record_one("dropout", dropout_backward, x, &m, sizeof m, out));
+    CF_TRY(position_of("dropout", cf_context(x), stream, &mask.at));
+    CF_TRY(run_dropout(x, &mask, out));
+    CF_TRY(cf_record_one("dropout", dropout_backward, x, &mask, sizeof mask, out));
     advance(cf_context(x), stream, cf_numel(x));
     return CFX_OK;
 }

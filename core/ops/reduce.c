@@ -93,8 +93,12 @@ static cfx_status prod_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
     arrange(cf_saved(node, 0), &s, &x);
     from = *dy; /* only the kept dimensions */
     if (dy->_ndim != s.nkept) cf_pick_dims(&from, s.nkept, s.dims);
-    const cfx_status status = cf_issue_run(&(cf_issue){
-        .op = CF_OP_prod_bw, .dtype = dy->_dtype, .nout = 1, .nin = 2, .t = {&to, &from, &x}, .i = {s.nreduced}});
+    const cfx_status status = cf_issue_run(&(cf_issue){.op = CF_OP_prod_bw,
+                                                       .dtype = dy->_dtype,
+                                                       .nout = 1,
+                                                       .nin = 2,
+                                                       .t = {&to, &from, &x},
+                                                       .params = &(cf_reduce_params){.dims = s.nreduced}});
     if (status != CFX_OK) {
         g._buffer = to._buffer; /* released by the failure */
         cfx_release(&g);
@@ -256,8 +260,12 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
     if (out->_buffer && s.nkept != out->_ndim) return cf_fail(CFX_EARG, "%s: the place has another rank", name);
     cfx_tensor *to = out->_buffer ? out : &made;
     CF_TRY(cf_new(cf_device(x), result, s.nkept, in._shape, to));
-    CF_TRY(cf_issue_run(&(cf_issue){
-        .op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 1, .t = {to, &in}, .p = {param}, .i = {s.nreduced}}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = (cf_op)op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {to, &in},
+                                    .params = &(cf_reduce_params){param, s.nreduced}}));
     if (to == &made) {
         *out = made;
         if (keepdim) with_ones(&made, &s, out);

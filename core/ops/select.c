@@ -40,7 +40,7 @@ static cfx_status give_added(cfx_tape *tape, cf_node *node, cf_op op, const cfx_
                                           .nout = 1,
                                           .nin = 2,
                                           .t = {&g, cf_saved(node, 0), (cfx_tensor *)dy},
-                                          .i = {*(int32_t *)node->kept}});
+                                          .params = &(cf_select_params){*(int32_t *)node->kept}});
     if (status != CFX_OK) {
         cfx_release(&g);
         return status;
@@ -72,7 +72,7 @@ CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor 
                                           .nout = 1,
                                           .nin = 2,
                                           .t = {out, (cfx_tensor *)x, &packed},
-                                          .i = {dim}});
+                                          .params = &(cf_select_params){dim}});
     if (status == CFX_OK) status = record(CF_OP_index, index_backward, 1, &x, &packed, dim, out);
     cfx_release(&packed);
     return status;
@@ -107,7 +107,7 @@ CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor
                                           .nout = 1,
                                           .nin = 2,
                                           .t = {out, (cfx_tensor *)x, &packed},
-                                          .i = {dim}});
+                                          .params = &(cf_select_params){dim}});
     if (status == CFX_OK) status = record(CF_OP_gather, gather_backward, 1, &x, &packed, dim, out);
     cfx_release(&packed);
     return status;
@@ -143,7 +143,7 @@ CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_t
                                           .nout = 1,
                                           .nin = 2,
                                           .t = {out, &packed, (cfx_tensor *)src},
-                                          .i = {dim}});
+                                          .params = &(cf_select_params){dim}});
         if (status != CFX_OK) cfx_release(out);
     }
     if (status == CFX_OK)

@@ -15,8 +15,8 @@ static cfx_status pick_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
     return status == CFX_OK ? cf_give(tape, node, 0, &g) : status;
 }
 
-static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n, int64_t param, cfx_tensor *values,
-                           cfx_tensor *ids) {
+static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n, const void *params,
+                           cfx_tensor *values, cfx_tensor *ids) {
     int64_t shape[CFX_MAX_DIMS];
     cfx_tensor from, to, to_ids;
     memcpy(shape, x->_shape, sizeof shape);
@@ -27,8 +27,8 @@ static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n
         cf_move_last(x, dim, &from);
         cf_move_last(values, dim, &to);
         cf_move_last(ids, dim, &to_ids);
-        status = cf_issue_run(
-            &(cf_issue){.op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = {&to, &to_ids, &from}, .i = {param}});
+        status = cf_issue_run(&(cf_issue){
+            .op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = {&to, &to_ids, &from}, .params = params});
         cfx_release(&from);
         cfx_release(&to);
         cfx_release(&to_ids);
@@ -55,11 +55,11 @@ CFX_API cfx_status cfx_topk(const cfx_tensor *x, int64_t k, int32_t dim, cfx_ten
     if (k < 0 || k > x->_shape[dim])
         return cf_fail(CFX_EARG, "topk: argument 'k': expected 0 to %lld, the size of dimension %d, got %lld",
                        (long long)x->_shape[dim], dim + 1, (long long)k);
-    return run_pick(CF_OP_topk, x, dim, k, k, values, ids);
+    return run_pick(CF_OP_topk, x, dim, k, &(cf_topk_params){k}, values, ids);
 }
 
 CFX_API cfx_status cfx_sort(const cfx_tensor *x, int32_t dim, int32_t descending, cfx_tensor *values, cfx_tensor *ids) {
     CF_TRY(cf_check_tensor("sort", "x", x));
     CF_TRY(cf_check_dim("sort", x->_ndim, &dim));
-    return run_pick(CF_OP_sort, x, dim, x->_shape[dim], descending, values, ids);
+    return run_pick(CF_OP_sort, x, dim, x->_shape[dim], &(cf_sort_params){descending}, values, ids);
 }

@@ -25,10 +25,9 @@ static cfx_status add_views(cf_dispatch *d, const cf_issue *issue, int32_t n, co
     return issue->kind == CF_UPDATE ? cf_change_room(issue->nout, issue->nin, issue->t, n) : CFX_OK;
 }
 
-/* 8 bytes aligned, as the call that may follow has to be. */
-static size_t call_bytes(const cf_issue *issue) {
-    return cf_call_bytes(issue->nout + issue->nin, (issue->extra_bytes + 7) & ~(size_t)7);
-}
+static size_t params_bytes(const cf_issue *issue) { return cf_op_table[issue->op].params_bytes + issue->items_bytes; }
+
+static size_t call_bytes(const cf_issue *issue) { return cf_call_bytes(issue->nout + issue->nin, params_bytes(issue)); }
 
 static void fill_call(const cf_issue *issue, bool is_last, cf_call *call) {
     const int views = issue->nout + issue->nin;
@@ -36,12 +35,10 @@ static void fill_call(const cf_issue *issue, bool is_last, cf_call *call) {
     call->dtype = (uint8_t)issue->dtype;
     call->nout = (uint8_t)issue->nout;
     call->nin = (uint8_t)issue->nin;
-    call->extra = (uint32_t)issue->extra_bytes;
     call->next = is_last ? 0 : (uint32_t)call_bytes(issue);
-    memcpy(call->p, issue->p, sizeof call->p);
-    memcpy(call->i, issue->i, sizeof call->i);
     for (int k = 0; k < views; k++) cf_view_of(issue->t[k], &call->v[k]);
-    if (issue->extra_bytes) memcpy(cf_call_extra(call), issue->extra, issue->extra_bytes);
+    if (issue->params) memcpy(cf_call_params(call), issue->params, params_bytes(issue));
+    else memset(cf_call_params(call), 0, params_bytes(issue));
 }
 
 static cfx_status enqueue(const cf_issue *issues, int32_t n, cf_touch *touches) {

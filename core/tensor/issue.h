@@ -12,11 +12,9 @@ typedef struct cf_issue {
     int dtype; /* the dtype that it computes in */
     int nout, nin;
     cfx_tensor *t[CF_ISSUE_VIEWS]; /* outputs, then inputs */
-    double p[4];
-    int64_t i[6];
-    const void *extra;
-    size_t extra_bytes;
-    cf_use kind; /* of its outputs: CF_MAKE or CF_UPDATE */
+    const void *params;            /* of the row's kind; NULL: zeros */
+    size_t items_bytes;            /* of the list at their end, if the kind has one */
+    cf_use kind;                   /* of its outputs: CF_MAKE or CF_UPDATE */
 } cf_issue;
 
 /* Fills the call, orders it and notes its uses.  On failure nothing was enqueued, and outputs that were never written

@@ -98,37 +98,46 @@ CFX_API int32_t cfx_layout_holds(const cfx_layout *layout, int32_t n, const cfx_
     return 1;
 }
 
-/* The gaps behind the places of one buffer, as (offset, bytes) pairs. */
-static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor *whole) {
+/* Zeroes what is gathered, and gathers anew. */
+static cfx_status zero_ranges(cfx_tensor *whole, cf_ranges_params *ranges) {
+    const size_t bytes = (size_t)ranges->n * sizeof ranges->range[0];
+    const cf_issue issue = {.op = CF_OP_zero_ranges,
+                            .dtype = whole->_dtype,
+                            .nout = 1,
+                            .t = {whole},
+                            .params = ranges,
+                            .items_bytes = bytes};
+    const cfx_status status = ranges->n ? cf_issue_run(&issue) : CFX_OK;
+    ranges->n = 0;
+    return status;
+}
+
+/* Of elements [from, to) of the buffer; none where they are none. */
+static cfx_status add_gap(cfx_tensor *whole, cf_ranges_params *ranges, int64_t from, int64_t to) {
     const int64_t size = cf_dtype_size(whole->_dtype);
-    int64_t *pairs, n = 0, end = 0;
+    if (from >= to) return CFX_OK;
+    if (ranges->n == GAPS_AT_ONCE) CF_TRY(zero_ranges(whole, ranges));
+    ranges->range[ranges->n].from = from * size;
+    ranges->range[ranges->n++].bytes = (to - from) * size;
+    return CFX_OK;
+}
+
+/* The gaps behind the places of one buffer. */
+static cfx_status zero_gaps(const cfx_layout *layout, int32_t dtype, cfx_tensor *whole) {
+    const int32_t most = layout->n < GAPS_AT_ONCE ? layout->n + 1 : GAPS_AT_ONCE;
+    int64_t end = 0;
     void *memory;
-    CF_TRY(cf_alloc((size_t)(layout->n + 1) * 2 * sizeof *pairs, &memory));
-    pairs = memory;
-    for (int32_t i = 0; i < layout->n; i++) {
+    CF_TRY(cf_alloc_zero(1, sizeof(cf_ranges_params) + (size_t)most * 2 * sizeof(int64_t), &memory));
+    cf_ranges_params *ranges = memory;
+    cfx_status status = CFX_OK;
+    for (int32_t i = 0; i < layout->n && status == CFX_OK; i++) {
         const cf_layout_place *place = &layout->places[i];
         if (place->dtype != dtype || place->tied >= 0) continue;
-        if (place->offset > end) {
-            pairs[2 * n] = end * size;
-            pairs[2 * n++ + 1] = (place->offset - end) * size;
-        }
+        status = add_gap(whole, ranges, end, place->offset);
         end = place->offset + place->numel;
     }
-    if (layout->total[dtype] > end) {
-        pairs[2 * n] = end * size;
-        pairs[2 * n++ + 1] = (layout->total[dtype] - end) * size;
-    }
-    cfx_status status = CFX_OK;
-    for (int64_t from = 0, some; from < n && status == CFX_OK; from += some) {
-        some = n - from < GAPS_AT_ONCE ? n - from : GAPS_AT_ONCE;
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_zero_ranges,
-                                          .dtype = whole->_dtype,
-                                          .nout = 1,
-                                          .t = {whole},
-                                          .i = {some},
-                                          .extra = pairs + 2 * from,
-                                          .extra_bytes = (size_t)some * 2 * sizeof *pairs});
-    }
+    if (status == CFX_OK) status = add_gap(whole, ranges, end, layout->total[dtype]);
+    if (status == CFX_OK) status = zero_ranges(whole, ranges);
     free(memory);
     return status;
 }

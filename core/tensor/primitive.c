@@ -13,7 +13,8 @@ CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, con
     CF_TRY(cf_check_shape("full", dtype, ndim, shape));
     CF_TRY(cf_check_device("full", device));
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = dtype, .nout = 1, .t = {out}, .p = {value}});
+    return cf_issue_run(&(cf_issue){
+        .op = CF_OP_fill, .dtype = dtype, .nout = 1, .t = {out}, .params = &(cf_fill_params){.value = value}});
 }
 
 CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step,
@@ -21,7 +22,8 @@ CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, doub
     CF_TRY(cf_check_shape("arange", dtype, 1, &n));
     CF_TRY(cf_check_device("arange", device));
     CF_TRY(cf_new(device, dtype, 1, &n, out));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = {out}, .p = {start, step}});
+    return cf_issue_run(&(cf_issue){
+        .op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = {out}, .params = &(cf_arange_params){start, step}});
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------- */
@@ -83,8 +85,12 @@ cfx_status cf_sum_to(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cf
     cfx_tensor in = *x; /* borrowed; the reduced dimensions last */
     cf_pick_dims(&in, x->_ndim, dims);
     CF_TRY(cf_new(cf_device(x), x->_dtype, kept, in._shape, out));
-    CF_TRY(
-        cf_issue_run(&(cf_issue){.op = CF_OP_sum, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, &in}, .i = {n}}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_sum,
+                                    .dtype = x->_dtype,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = {out, &in},
+                                    .params = &(cf_reduce_params){.dims = n}}));
     for (int32_t k = 0; k < n; k++)
         if (reduced[k] >= lead) cf_dims_insert(out->_ndim++, reduced[k] - lead, 1, 0, out->_shape, out->_stride);
     return CFX_OK;
@@ -110,8 +116,12 @@ static cf_use kind_of(const cfx_tensor *y) {
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
     CF_TRY(cf_check_tensor("fill_", "x", y));
     CF_TRY(cf_check_into("fill_", y, NULL));
-    return cf_issue_run(
-        &(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}, .p = {value}, .kind = kind_of(y)});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_fill,
+                                    .dtype = y->_dtype,
+                                    .nout = 1,
+                                    .t = {y},
+                                    .params = &(cf_fill_params){.value = value},
+                                    .kind = kind_of(y)});
 }
 
 cfx_status cf_fill_make(cfx_tensor *y) {

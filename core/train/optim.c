@@ -71,14 +71,11 @@ static void stretch_of(const cfx_tensor *first, int64_t n, cfx_tensor *out) {
 }
 
 static cfx_status make_slot(cfx_device *device, int32_t kind, const cfx_rule *rule, int64_t step, cfx_tensor *slot) {
-    double numbers[8];
+    cf_slot_params params;
     const int64_t n = 8;
-    slot_numbers(kind, rule, step, numbers);
+    slot_numbers(kind, rule, step, params.numbers);
     CF_TRY(cf_new(device, CFX_FLOAT64, 1, &n, slot));
-    cf_issue issue = {.op = CF_OP_slot, .dtype = CFX_FLOAT64, .nout = 1, .t = {slot}};
-    memcpy(issue.p, numbers, sizeof issue.p);
-    memcpy(issue.i, numbers + 4, 4 * sizeof *issue.i); /* as bits */
-    return cf_issue_run(&issue);
+    return cf_issue_run(&(cf_issue){.op = CF_OP_slot, .dtype = CFX_FLOAT64, .nout = 1, .t = {slot}, .params = &params});
 }
 
 /* So many calls are one command: what a launch's parameters hold the addresses of. */
@@ -89,6 +86,7 @@ typedef struct list {
     int32_t n;
     cf_issue issues[LIST];
     cf_touch touches[LIST * CF_ISSUE_VIEWS];
+    cf_update_params params[LIST];
     cfx_tensor views[LIST][2 + MAX_STATES];
 } list;
 
@@ -110,7 +108,8 @@ static cfx_status issue_list(list *of) {
 static cfx_status sum_squares(cfx_device *device, cfx_tensor *const *xs, int32_t count, const cf_stretch *stretches,
                               cfx_tensor *out) {
     list *sums;
-    int64_t adds = 0;
+    const cf_sumsq_params adding = {1};
+    bool adds = false;
     CF_TRY(cf_new(device, CFX_FLOAT64, 0, NULL, out));
     CF_TRY(new_list(&sums));
     cfx_status status = CFX_OK;
@@ -119,9 +118,9 @@ static cfx_status sum_squares(cfx_device *device, cfx_tensor *const *xs, int32_t
         if (cf_device(first) != device) continue;
         cfx_tensor *x = &sums->views[sums->n][0];
         stretch_of(first, stretches[k].n, x);
-        sums->issues[sums->n++] =
-            (cf_issue){.op = CF_OP_sumsq, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, x}, .i = {adds}};
-        adds = 1;
+        sums->issues[sums->n++] = (cf_issue){
+            .op = CF_OP_sumsq, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, x}, .params = adds ? &adding : NULL};
+        adds = true;
         if (sums->n == LIST) status = issue_list(sums);
     }
     if (status == CFX_OK) status = issue_list(sums);
@@ -202,7 +201,7 @@ static cfx_status clip(const update *u, slot *slots, int32_t n) {
                                               .nout = 1,
                                               .nin = 1,
                                               .t = {&slots[k].numbers, &total},
-                                              .p = {u->rule->clip_norm},
+                                              .params = &(cf_clip_params){u->rule->clip_norm},
                                               .kind = CF_UPDATE});
         cfx_release(&total);
         CF_TRY(status);
@@ -285,15 +284,19 @@ static cfx_status group_leaves(const update *u, int32_t **out) {
 static void add_stretch(const update *u, int32_t k, cfx_tensor *numbers, list *to) {
     const int32_t states = cf_rule_kind_states(u->kind), leaf = u->stretches[k].leaf;
     cfx_tensor *x = to->views[to->n];
+    cf_update_params *params = &to->params[to->n];
     cf_issue *issue = &to->issues[to->n++];
+    *params = (cf_update_params){.scale = u->scale ? u->scale[leaf] : 1,
+                                 .decay = u->rule->decay * (u->decay ? u->decay[leaf] : 1),
+                                 .clip_value = u->rule->clip_value,
+                                 .eps = u->rule->eps,
+                                 .rule = u->kind};
     *issue = (cf_issue){.op = CF_OP_update,
                         .dtype = u->lists[leaf]->_dtype,
                         .nout = 1 + states,
                         .nin = 2,
                         .kind = CF_UPDATE,
-                        .i = {u->kind},
-                        .p = {u->scale ? u->scale[leaf] : 1, u->rule->decay * (u->decay ? u->decay[leaf] : 1),
-                              u->rule->clip_value, u->rule->eps}};
+                        .params = params};
     for (int32_t r = 0; r < 2 + states; r++) stretch_of(u->lists[(int64_t)r * u->n + leaf], u->stretches[k].n, &x[r]);
     issue->t[0] = &x[0];
     for (int32_t s = 0; s < states; s++) issue->t[1 + s] = &x[2 + s];

@@ -217,30 +217,32 @@ static cf_view view_of(void *data, int dtype, int64_t n) {
     return (cf_view){.data = data, .dtype = dtype, .ndim = 1, .shape = {n}, .stride = {1}};
 }
 
-/* A call of up to MAX_DEVICES views. */
+/* A call of up to MAX_DEVICES views, and its parameters. */
 typedef union room {
     cf_call call;
-    char bytes[sizeof(cf_call) + MAX_DEVICES * sizeof(cf_view)];
+    char bytes[sizeof(cf_call) + MAX_DEVICES * sizeof(cf_view) + sizeof(cf_update_params)];
 } room;
 
 static int combine(cf_worker *worker, int32_t n, float *const *x, int64_t from, int64_t to) {
-    room r = {.call = {.op = CF_OP_combine, .nout = (uint8_t)n, .dtype = CFX_FLOAT32, .i = {CF_COMBINE_AVG, -1}}};
+    room r = {.call = {.op = CF_OP_combine, .nout = (uint8_t)n, .dtype = CFX_FLOAT32}};
+    const cf_combine_params params = {.op = CF_COMBINE_AVG, .root = -1};
     cf_view *v = (cf_view *)(r.bytes + sizeof(cf_call));
     for (int32_t k = 0; k < n; k++) v[k] = view_of(x[k] + from, CFX_FLOAT32, to - from);
+    memcpy(r.bytes + cf_call_bytes(n, 0), &params, sizeof params);
     return worker->backend->kernels[CF_OP_combine](worker, &r.call) == CFX_OK;
 }
 
 static int update(side *s) {
     const int64_t n = s->job->n;
-    room r = {
-        .call = {
-            .op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32, .p = {1, 0, 0, 1e-8}, .i = {CF_RULE_adam}}};
+    room r = {.call = {.op = CF_OP_update, .nout = 3, .nin = 2, .dtype = CFX_FLOAT32}};
+    const cf_update_params params = {.scale = 1, .eps = 1e-8, .rule = CF_RULE_adam};
     cf_view *v = (cf_view *)(r.bytes + sizeof(cf_call));
     v[0] = view_of(s->flat[0], CFX_FLOAT32, n);
     v[1] = view_of(s->flat[2], CFX_FLOAT32, n);
     v[2] = view_of(s->flat[3], CFX_FLOAT32, n);
     v[3] = view_of(s->flat[1], CFX_FLOAT32, n);
     v[4] = view_of(s->slot, CFX_FLOAT64, 8);
+    memcpy(r.bytes + cf_call_bytes(5, 0), &params, sizeof params);
     return s->worker.backend->kernels[CF_OP_update](&s->worker, &r.call) == CFX_OK;
 }
 

@@ -141,8 +141,9 @@ static bool fake_reach(void *state, void *other) {
 static cfx_status fake_combine(cf_worker *worker, const fake_group *g, int64_t offset_in, int64_t n, int root) {
     const cf_join *like = &g->joins[0];
     const int size = cfx_dtype_size(like->dtype);
-    cf_call *call = calloc(1, cf_call_bytes(g->n, 0));
-    *call = (cf_call){.op = CF_OP_combine, .nout = (uint8_t)g->n, .dtype = (uint8_t)like->dtype, .i = {like->op, root}};
+    cf_call *call = calloc(1, cf_call_bytes(g->n, sizeof(cf_combine_params)));
+    *call = (cf_call){.op = CF_OP_combine, .nout = (uint8_t)g->n, .dtype = (uint8_t)like->dtype};
+    *CF_PARAMS(call, combine) = (cf_combine_params){.op = like->op, .root = root};
     for (int r = 0; r < g->n; r++)
         call->v[r] = (cf_view){.data = (char *)g->joins[r].in + offset_in * size,
                                .dtype = like->dtype,

@@ -159,7 +159,7 @@ static inline const table *tables(void) {
 
 __attribute__((unused)) static const int teams[] = {1, 2, 3, 7};
 
-/* A call with room for its views, and the data behind them. */
+/* A call with room for its views, and the parameters behind them. */
 typedef union call {
     cf_call head;
     char room[sizeof(cf_call) + 6 * sizeof(cf_view) + 64];

@@ -55,8 +55,7 @@ TEST(large_integers_are_copied_and_filled_exactly) {
         tensor x = make(CFX_INT64, SHAPE(3)), y = make(CFX_INT64, SHAPE(3)),
                f = VALUES(CFX_FLOAT64, 1e300, -INFINITY, NAN);
         call c = CALL(CF_OP_fill, CFX_INT64, 1, &x);
-        c.head.i[0] = INT64_MAX - 1;
-        c.head.i[1] = 1;
+        *CF_PARAMS(&c.head, fill) = (cf_fill_params){.exact = INT64_MAX - 1, .is_exact = 1};
         CHECK_STATUS(run(t, &c), CFX_OK);
         c = CALL(CF_OP_copy, CFX_INT64, 1, &y, &x);
         CHECK_STATUS(run(t, &c), CFX_OK);
@@ -74,7 +73,7 @@ TEST(a_fill_writes_its_view_and_nothing_else) {
         tensor y = make_as(SPREAD, dtype, SHAPE(5, 900));
         memset(y.memory, 0x55, y.bytes);
         call c = CALL(CF_OP_fill, dtype, 1, &y);
-        c.head.p[0] = k;
+        CF_PARAMS(&c.head, fill)->value = k;
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int64_t i = 0; i < 4500; i++)
             if (get(&y, i) != k) {
@@ -92,10 +91,10 @@ TEST(zero_ranges_zeroes_bytes) {
         tensor y = make(CFX_FLOAT32, SHAPE(100));
         memset(y.memory, 1, y.bytes);
         call c = CALL(CF_OP_zero_ranges, CFX_FLOAT32, 1, &y);
-        c.head.i[0] = 2;
-        const int64_t ranges[] = {3, 5, 200, 100};
-        c.head.extra = sizeof ranges;
-        memcpy(cf_call_extra(&c.head), ranges, sizeof ranges);
+        cf_ranges_params *ranges = CF_PARAMS(&c.head, ranges);
+        ranges->n = 2;
+        ranges->range[0].from = 3, ranges->range[0].bytes = 5;
+        ranges->range[1].from = 200, ranges->range[1].bytes = 100;
         CHECK_STATUS(run(t, &c), CFX_OK);
         int zeros = 0;
         for (int i = 0; i < 400; i++) zeros += !y.memory[i];
@@ -110,8 +109,7 @@ TEST(a_range_is_made_in_every_dtype) {
     EACH_TABLE(t) for (int dtype = CFX_UINT8; dtype < CFX_DTYPES; dtype++) {
         tensor y = make(dtype, SHAPE(50));
         call c = CALL(CF_OP_arange, dtype, 1, &y);
-        c.head.p[0] = 5;
-        c.head.p[1] = 2;
+        *CF_PARAMS(&c.head, arange) = (cf_arange_params){5, 2};
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int i = 0; i < 50; i++) CHECK_EQ(get(&y, i), 5 + 2 * i);
         drop(&y);
@@ -123,8 +121,7 @@ TEST(a_triangle_keeps_one_side_of_a_diagonal) {
         tensor x = make_as(TURNED, CFX_FLOAT64, SHAPE(2, 4, 5)), y = make(CFX_FLOAT64, SHAPE(2, 4, 5));
         randomize(&x, 1, 2), randomize(&y, 1, 2);
         call c = CALL(CF_OP_tri, CFX_FLOAT64, 1, &y, &x);
-        c.head.i[0] = upper;
-        c.head.i[1] = diagonal;
+        *CF_PARAMS(&c.head, tri) = (cf_tri_params){.upper = upper, .diagonal = diagonal};
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int64_t i = 0; i < 40; i++) {
             const int64_t row = i / 5 % 4, col = i % 5;
@@ -153,18 +150,14 @@ TEST(a_slot_holds_eight_numbers_and_the_clip_scale) {
     EACH_TABLE(t) {
         tensor y = make(CFX_FLOAT64, SHAPE(8)), ss = scalar(CFX_FLOAT64);
         call c = CALL(CF_OP_slot, CFX_FLOAT64, 1, &y);
-        for (int k = 0; k < 4; k++) {
-            const double second = 10 + k;
-            c.head.p[k] = k;
-            memcpy(&c.head.i[k], &second, 8);
-        }
+        *CF_PARAMS(&c.head, slot) = (cf_slot_params){{0, 1, 2, 3, 10, 11, 12, 13}};
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int k = 0; k < 4; k++) CHECK(get(&y, k) == k && get(&y, 4 + k) == 10 + k);
         set(&ss, 0, 16);
         const double limits[] = {2, 8, 0}, scales[] = {2 / (4 + 1e-6), 1, 1};
         for (int k = 0; k < 3; k++) {
             c = CALL(CF_OP_clip, CFX_FLOAT64, 1, &y, &ss);
-            c.head.p[0] = limits[k];
+            CF_PARAMS(&c.head, clip)->norm = limits[k];
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK_NEAR(get(&y, 7), scales[k], 1e-15);
         }
@@ -177,11 +170,8 @@ TEST(a_slot_holds_eight_numbers_and_the_clip_scale) {
 static call random_call(int op, const tensor *y, double p0, double p1) {
     const tensor *t[] = {y};
     call c = call_of(op, y->v.dtype, 1, 0, t);
-    c.head.p[0] = p0;
-    c.head.p[1] = p1;
-    c.head.i[0] = 42;
-    c.head.i[1] = 3;
-    c.head.i[2] = 4000;
+    const cf_random_params params = {{42, 3, 4000}, p0, p1};
+    memcpy(c.room + cf_call_bytes(1, 0), &params, sizeof params);
     return c;
 }
 

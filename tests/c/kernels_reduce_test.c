@@ -47,14 +47,14 @@ static void check_reduction(const table *t, int op, int dtype, const int64_t sha
     randomize(&x, is_prod ? 0.9 : -50, is_prod ? 1.1 : 50);
     call c = CALL(op, reduce_dtype(op, dtype), 1, &y, &x);
     if (op >= CF_OP_any) c.head.dtype = (uint8_t)dtype;
-    c.head.i[0] = reduced;
-    c.head.p[0] = n > 1;
+    CF_PARAMS(&c.head, reduce)->dims = reduced;
+    CF_PARAMS(&c.head, reduce)->correction = n > 1;
     CHECK_STATUS(run(t, &c), CFX_OK);
     double *row = malloc((size_t)n * sizeof *row), scale = 0;
     int bad = 0;
     for (int64_t r = 0; r < numel(&y); r++) {
         for (int64_t i = 0; i < n; i++) row[i] = get(&x, r * n + i);
-        double expected = reduce_meaning(op, row, n, c.head.p[0]), got = get(&y, r);
+        double expected = reduce_meaning(op, row, n, CF_PARAMS(&c.head, reduce)->correction), got = get(&y, r);
         if (is_prod && n > 2000) continue; /* its rounding grows */
         scale = op == CF_OP_sum ? 50 * sqrt((double)n) : op == CF_OP_mean ? 50 / sqrt((double)n) : fabs(expected);
         const double units = is_prod ? 2 + (double)n / 4 : 8;
@@ -121,8 +121,8 @@ TEST(reductions_give_the_same_bits_with_every_team) {
                 for (int k = 0; k < 4; k++) {
                     y[k] = make(reduce_dtype(op, CFX_FLOAT32), 1, shapes[s]);
                     call c = CALL(op, CFX_FLOAT32, 1, &y[k], &x);
-                    c.head.i[0] = 1;
-                    c.head.p[0] = 1;
+                    CF_PARAMS(&c.head, reduce)->dims = 1;
+                    CF_PARAMS(&c.head, reduce)->correction = 1;
                     worker.threads = teams[k];
                     CHECK_STATUS(run(t, &c), CFX_OK);
                     CHECK(memcmp(y[0].memory, y[k].memory, y[0].bytes) == 0);
@@ -137,10 +137,10 @@ TEST(ten_million_ones_make_ten_million) {
     EACH_TABLE(t) {
         tensor x = make(CFX_FLOAT32, SHAPE(10000000)), y = scalar(CFX_FLOAT32);
         call c = CALL(CF_OP_fill, CFX_FLOAT32, 1, &x);
-        c.head.p[0] = 1;
+        CF_PARAMS(&c.head, fill)->value = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         c = CALL(CF_OP_sum, CFX_FLOAT32, 1, &y, &x);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, reduce)->dims = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 0), 10000000);
         drop(&x), drop(&y);
@@ -152,7 +152,7 @@ TEST(the_variance_of_large_numbers_keeps_its_digits) {
         tensor x = make(CFX_FLOAT32, SHAPE(2, 4000)), y = make(CFX_FLOAT32, SHAPE(2));
         for (int64_t i = 0; i < 8000; i++) set(&x, i, 10000 + (double)(i % 4)); /* variance 1.25 */
         call c = CALL(CF_OP_var, CFX_FLOAT32, 1, &y, &x);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, reduce)->dims = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_NEAR(get(&y, 1), 1.25, 1e-5);
         drop(&x), drop(&y);
@@ -180,8 +180,8 @@ static void check_near_limits(const table *t, int op, int dtype, double scale, i
                                                         : var);
     tensor rounded = VALUES(y.v.dtype, expected); /* infinite where it does not fit */
     call c = CALL(op, y.v.dtype, 1, &y, &x);
-    c.head.i[0] = 1;
-    c.head.p[0] = 1;
+    CF_PARAMS(&c.head, reduce)->dims = 1;
+    CF_PARAMS(&c.head, reduce)->correction = 1;
     CHECK_STATUS(run(t, &c), CFX_OK);
     const double unit = get(&rounded, 0) * (dtype == CFX_BFLOAT16 ? 8e-3 : dtype == CFX_FLOAT16 ? 1e-3 : 3e-7);
     if (!CHECK_NEAR(get(&y, 0), get(&rounded, 0),
@@ -217,7 +217,7 @@ TEST(a_product_fits_wherever_its_value_does) {
         x.v.ndim = 2, x.v.shape[1] = 2000, x.v.shape[0] = 1, x.v.stride[1] = 1;
         for (int64_t i = 0; i < 8; i++) set(&x, i, 1e30), set(&x, 1000 + i, 1e-30);
         call c = CALL(CF_OP_prod, CFX_FLOAT32, 1, &y, &x);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, reduce)->dims = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_NEAR(get(&y, 0), 1, 1e-5);
         drop(&x), drop(&y);
@@ -234,7 +234,7 @@ TEST(nothing_has_a_sum_a_product_and_no_mean) {
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
             tensor x = make(CFX_FLOAT32, SHAPE(2, 0)), y = make(reduce_dtype(cases[k].op, CFX_FLOAT32), SHAPE(2));
             call c = CALL(cases[k].op, CFX_FLOAT32, 1, &y, &x);
-            c.head.i[0] = 1;
+            CF_PARAMS(&c.head, reduce)->dims = 1;
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK_NEAR(get(&y, 1), cases[k].expected, 0);
             drop(&x), drop(&y);
@@ -250,7 +250,7 @@ TEST(a_nan_is_the_extreme_and_the_first_of_equals_is_found) {
         set(&x, 1 * 700 + 650, NAN), set(&x, 1 * 700 + 651, NAN);
         for (int op = CF_OP_argmax; op <= CF_OP_argmin; op++) {
             call c = CALL(op, CFX_FLOAT32, 1, &y, &x);
-            c.head.i[0] = 1;
+            CF_PARAMS(&c.head, reduce)->dims = 1;
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK_EQ(get(&y, 0), op == CF_OP_argmax ? 6 : 0);
             CHECK_EQ(get(&y, 1), 650);
@@ -258,7 +258,7 @@ TEST(a_nan_is_the_extreme_and_the_first_of_equals_is_found) {
         }
         for (int op = CF_OP_max; op <= CF_OP_min; op++) {
             call c = CALL(op, CFX_FLOAT32, 1, &m, &x);
-            c.head.i[0] = 1;
+            CF_PARAMS(&c.head, reduce)->dims = 1;
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK(isnan(get(&m, 1)));
             CHECK_EQ(get(&m, 0), op == CF_OP_max ? 6 : 0);
@@ -274,7 +274,7 @@ TEST(the_gradient_of_a_product_is_right_with_zeros) {
         const double in[] = {2, 3, 4, 2, 0, 4, 0, 0, 4}, expected[] = {12, 8, 6, 0, 16, 0, 0, 0, 0};
         for (int i = 0; i < 9; i++) set(&x, i, in[i]);
         call c = CALL(CF_OP_prod_bw, CFX_FLOAT32, 1, &dx, &dy, &x);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, reduce)->dims = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int i = 0; i < 9; i++) CHECK_NEAR(get(&dx, i), expected[i], 1e-5);
         drop(&x), drop(&dy), drop(&dx);
@@ -288,7 +288,7 @@ TEST(a_sum_of_squares_can_be_added_to) {
         call c = CALL(CF_OP_sumsq, CFX_FLOAT32, 1, &y, &x);
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 0), 800000);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, sumsq)->add = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 0), 1600000);
         drop(&x), drop(&y);
@@ -309,7 +309,7 @@ TEST(a_list_of_tensors_has_one_sum_of_squares) {
             randomize(&x[k], -3, 3);
             for (int64_t e = 0; e < numel(&x[k]); e++) expected += get(&x[k], e) * get(&x[k], e);
             list[k] = CALL(CF_OP_sumsq, x[k].v.dtype, 1, &y, &x[k]);
-            list[k].head.i[0] = adds || k > 0;
+            CF_PARAMS(&list[k].head, sumsq)->add = adds || k > 0;
             list[k].head.next = k < LIST - 1 ? sizeof *list : 0;
         }
         begins = 0;
@@ -348,8 +348,8 @@ static void check_loss(const table *t, int k, int dtype, int reduction, enum lay
     randomize(&x, -3, 3), randomize(&y, 0, 1), randomize(&dy, 0.5, 1.5);
     const double delta = 0.75, n = (double)numel(&x);
     call c = CALL(losses[k], dtype, 1, &out, &x, &y);
-    c.head.i[0] = reduction;
-    c.head.p[0] = delta;
+    CF_PARAMS(&c.head, loss)->reduction = reduction;
+    CF_PARAMS(&c.head, loss)->param = delta;
     CHECK_STATUS(run(t, &c), CFX_OK);
     double sum = 0;
     int bad = 0;
@@ -362,9 +362,9 @@ static void check_loss(const table *t, int k, int dtype, int reduction, enum lay
     if (reduction) CHECK(close_to(dtype, get(&out, 0), reduction == CFX_MEAN ? sum / n : sum, units));
     for (int of_y = 0; of_y < 2; of_y++) {
         c = CALL(losses_bw[k], dtype, 1, &dx, &dy, &x, &y);
-        c.head.i[0] = reduction;
-        c.head.i[1] = of_y;
-        c.head.p[0] = delta;
+        CF_PARAMS(&c.head, loss)->reduction = reduction;
+        CF_PARAMS(&c.head, loss)->of_y = of_y;
+        CF_PARAMS(&c.head, loss)->param = delta;
         CHECK_STATUS(run(t, &c), CFX_OK);
         for (int64_t i = 0; i < numel(&x); i++) { /* against a difference quotient */
             const double a = get(&x, i), b = get(&y, i), h = 1e-6, g = reduction ? get(&dy, 0) : get(&dy, i);
@@ -412,8 +412,8 @@ TEST(a_loss_has_the_same_bits_with_every_team) {
         float first = 0;
         for (int m = 0; m < 4; m++) {
             call c = CALL(losses[k], CFX_FLOAT32, 1, &out, &x, &y);
-            c.head.i[0] = CFX_MEAN;
-            c.head.p[0] = 1;
+            CF_PARAMS(&c.head, loss)->reduction = CFX_MEAN;
+            CF_PARAMS(&c.head, loss)->param = 1;
             worker.threads = teams[m];
             CHECK_STATUS(run(t, &c), CFX_OK);
             if (!m) first = *(float *)out.memory;

@@ -100,9 +100,9 @@ static void fill_operands(int op, tensor *x, int n) {
 
 static call elementwise(int op, int dtype, const tensor *y, const tensor *x) {
     const tensor *t[] = {y, &x[0], &x[1], &x[2]};
+    const cf_formula_params numbers = {.p = {op == CF_OP_clamp || op == CF_OP_clamp_bw ? -1 : 0.5, 1}};
     call c = call_of(op, dtype, 1, arity_of(op), t);
-    c.head.p[0] = op == CF_OP_clamp || op == CF_OP_clamp_bw ? -1 : 0.5;
-    c.head.p[1] = 1;
+    memcpy(cf_call_params(&c.head), &numbers, sizeof numbers);
     return c;
 }
 
@@ -112,11 +112,12 @@ TEST(every_elementwise_row_means_what_its_formula_says_in_every_dtype) {
         for (int k = 0; k < 3; k++) x[k] = make(dtype, SHAPE(67));
         fill_operands(op, x, 3);
         const call c = elementwise(op, dtype, &y, x);
+        const double *p = CF_PARAMS(&c.head, formula)->p;
         CHECK_STATUS(run(t, &c), CFX_OK);
         int bad = 0;
         for (int64_t i = 0; i < 67; i++) {
             const double a = get(&x[0], i), b = get(&x[1], i), w = get(&x[2], i);
-            double expected = meaning(op, a, b, w, c.head.p[0], c.head.p[1]);
+            double expected = meaning(op, a, b, w, p[0], p[1]);
             uint64_t memory = 0; /* as the dtype holds it: integers wrap */
             store(y.v.dtype, &memory, expected);
             if (!cf_is_float(y.v.dtype)) expected = load(y.v.dtype, &memory);
@@ -194,14 +195,14 @@ TEST(a_number_stands_for_the_operand_that_is_missing) {
     EACH_TABLE(t) {
         tensor x = VALUES(CFX_FLOAT32, 1, 2, 4), z = VALUES(CFX_FLOAT32, 3, 5, 7), y = make(CFX_FLOAT32, SHAPE(3));
         call c = CALL(CF_OP_sub, CFX_FLOAT32, 1, &y, &x);
-        c.head.p[0] = 10;
+        CF_PARAMS(&c.head, formula)->p[0] = 10;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 2), -6);
-        c.head.i[0] = 1;
+        CF_PARAMS(&c.head, formula)->reversed = 1;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 2), 6);
         c = CALL(CF_OP_maximum_da, CFX_FLOAT32, 1, &y, &x, &z);
-        c.head.p[0] = 5;
+        CF_PARAMS(&c.head, formula)->p[0] = 5;
         CHECK_STATUS(run(t, &c), CFX_OK);
         CHECK_EQ(get(&y, 0), 0);
         CHECK_EQ(get(&y, 1), 1);
@@ -209,11 +210,11 @@ TEST(a_number_stands_for_the_operand_that_is_missing) {
         const double powers[] = {2, 3, 1, 0.5, -1, 2.5, 0};
         for (size_t k = 0; k < sizeof powers / sizeof *powers; k++) {
             c = CALL(CF_OP_pow, CFX_FLOAT32, 1, &y, &z);
-            c.head.p[0] = powers[k];
+            CF_PARAMS(&c.head, formula)->p[0] = powers[k];
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK(close_to(CFX_FLOAT32, get(&y, 1), pow(5, powers[k]), 4));
             c = CALL(CF_OP_pow_da, CFX_FLOAT32, 1, &y, &x, &z);
-            c.head.p[0] = powers[k];
+            CF_PARAMS(&c.head, formula)->p[0] = powers[k];
             CHECK_STATUS(run(t, &c), CFX_OK);
             CHECK(close_to(CFX_FLOAT32, get(&y, 1), 2 * powers[k] * pow(5, powers[k] - 1), 4));
         }
@@ -295,7 +296,7 @@ TEST(functions_reach_their_limits) {
         static const int ops[] = {CF_OP_tanh, CF_OP_sigmoid, CF_OP_exp, CF_OP_softplus, CF_OP_erf, CF_OP_elu};
         for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
             call c = CALL(ops[k], dtype, 1, &y, &x);
-            c.head.p[0] = 1;
+            CF_PARAMS(&c.head, formula)->p[0] = 1;
             CHECK_STATUS(run(t, &c), CFX_OK);
             for (int i = 0; i < 6; i++) {
                 const double a = get(&x, i);

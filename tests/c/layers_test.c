@@ -110,10 +110,10 @@ static uint64_t check_crossentropy(machine *m, entropy s) {
             set(&target, r, s.ignore != INT64_MIN && r % 3 == 1 ? (double)s.ignore : random_bits() % (uint32_t)s.c);
     else fill_random(&target, 0, 1);
     CHECK_STATUS(RUN(m, CF_OP_crossentropy, s.dtype, 3, .v = {loss, lse, weight, x, target},
-                     .i = {s.reduction, s.ignore}, .p = {s.smoothing}),
+                     .params = &(cf_crossentropy_params){s.smoothing, s.ignore, s.reduction}),
                  CFX_OK);
     CHECK_STATUS(RUN(m, CF_OP_crossentropy_bw, s.dtype, 1, .v = {dx, dy, x, target, lse, weight},
-                     .i = {s.reduction, s.ignore}, .p = {s.smoothing}),
+                     .params = &(cf_crossentropy_params){s.smoothing, s.ignore, s.reduction}),
                  CFX_OK);
     double sum = 0, counted = 0;
     for (int64_t r = 0; r < s.n; r++) counted += !is_ignored(&s, &target, r);
@@ -174,14 +174,14 @@ TEST(crossentropy_names_an_id_out_of_range) {
         fill(&x, 0);
         fill(&ids, 9);
         set(&ids, 3, 12);
-        CHECK_STATUS(
-            RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
-            CFX_EFAULT);
+        CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids},
+                         .params = &(cf_crossentropy_params){.ignore = -100, .reduction = CFX_MEAN}),
+                     CFX_EFAULT);
         CHECK_STR(cfx_error(), "id 12 at row 4 is outside 0 to 9 (10 classes)");
         fill(&ids, -100); /* all rows ignored: a mean over none */
-        CHECK_STATUS(
-            RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids}, .i = {CFX_MEAN, -100}),
-            CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_crossentropy, CFX_FLOAT32, 3, .v = {loss, lse, weight, x, ids},
+                         .params = &(cf_crossentropy_params){.ignore = -100, .reduction = CFX_MEAN}),
+                     CFX_OK);
         CHECK(isnan(get(&loss, 0)));
     }
 }
@@ -205,10 +205,11 @@ static uint64_t check_layernorm(machine *m, int dtype, int64_t n, int64_t c, int
         fill(&beta, 0);
     }
     CHECK_STATUS(RUN(m, CF_OP_layernorm, dtype, 3, .v = {y, mean, rstd, x, affine ? gamma : none, affine ? beta : none},
-                     .p = {eps}),
+                     .params = &(cf_layernorm_params){eps}),
                  CFX_OK);
     if (affine)
-        CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 3, .v = {dx, dgamma, dbeta, dy, x, mean, rstd, gamma}, .i = {1}),
+        CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 3, .v = {dx, dgamma, dbeta, dy, x, mean, rstd, gamma},
+                         .params = &(cf_layernorm_bw_params){1}),
                      CFX_OK);
     else CHECK_STATUS(RUN(m, CF_OP_layernorm_bw, dtype, 1, .v = {dx, dy, x, mean, rstd}), CFX_OK);
     double *sums = calloc(4 * (size_t)c + 1, sizeof *sums); /* dgamma, dbeta, and their magnitudes */
@@ -296,8 +297,8 @@ TEST(dropout_keeps_by_the_word_of_each_position) {
                 cf_view x = view(float_types[t], p, 3, (int64_t[]){3, 50, 91});
                 cf_view y = view(float_types[t], (p + 1) % PATTERNS, 3, (int64_t[]){3, 50, 91});
                 fill_random(&x, -2, 2);
-                CHECK_STATUS(RUN(m, CF_OP_dropout, float_types[t], 1, .v = {y, x}, .p = {0.3},
-                                 .i = {(int64_t)seed, (int64_t)stream, (int64_t)position}),
+                CHECK_STATUS(RUN(m, CF_OP_dropout, float_types[t], 1, .v = {y, x},
+                                 .params = &(cf_dropout_params){{seed, stream, position}, 0.3}),
                              CFX_OK);
                 for (int64_t e = 0; e < 3 * 50 * 91; e++) {
                     uint32_t words[4];
@@ -314,9 +315,11 @@ TEST(dropout_of_all_is_zero_and_of_none_the_same) {
     EACH_MACHINE(m) {
         cf_view x = VECTOR(CFX_FLOAT32, 99), y = VECTOR(CFX_FLOAT32, 99);
         fill(&x, INFINITY);
-        CHECK_STATUS(RUN(m, CF_OP_dropout, CFX_FLOAT32, 1, .v = {y, x}, .p = {1}), CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_dropout, CFX_FLOAT32, 1, .v = {y, x}, .params = &(cf_dropout_params){.p = 1}),
+                     CFX_OK);
         for (int e = 0; e < 99; e++) near_at(m, &y, e, 0, 0);
-        CHECK_STATUS(RUN(m, CF_OP_dropout, CFX_FLOAT32, 1, .v = {y, x}, .p = {0}), CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_dropout, CFX_FLOAT32, 1, .v = {y, x}, .params = &(cf_dropout_params){.p = 0}),
+                     CFX_OK);
         for (int e = 0; e < 99; e++) near_at(m, &y, e, INFINITY, 0);
     }
 }

@@ -3,7 +3,7 @@
  *
  *     EACH_MACHINE(m) {
  *         cf_view x = view(CFX_FLOAT32, PADDED, 2, (int64_t[]){3, 4}), y = view(...);
- *         CHECK_STATUS(RUN(m, CF_OP_softmax, CFX_FLOAT32, 1, .v = {y, x}, .i = {1}), CFX_OK);
+ *         CHECK_STATUS(RUN(m, CF_OP_softmax, CFX_FLOAT32, 1, .v = {y, x}), CFX_OK);
  *     }
  */
 #ifndef CF_TEST_MACHINES_H
@@ -229,15 +229,13 @@ static inline int same_as_alone(const machine *m, uint64_t bits, uint64_t *kept)
 
 typedef struct run {
     cf_view v[8];
-    double p[4];
-    int64_t i[6];
-    int nout_is, nin_is; /* only if not counted from v */
-    double extra[5];     /* behind the views */
+    const void *params; /* of the row's kind; NULL: zeros */
+    double items[5];    /* of the list at their end, if the kind has one */
 } run;
 
 /* As one command. */
 static inline cfx_status run_calls(machine *m, int op, int dtype, int nout, const run *list, int count) {
-    const size_t room = cf_call_bytes(8, sizeof list->extra);
+    const size_t bytes = cf_op_table[op].params_bytes, room = cf_call_bytes(8, bytes + sizeof list->items);
     char *memory = calloc((size_t)count, room);
     for (int k = 0; k < count; k++) {
         const run *r = &list[k];
@@ -249,10 +247,9 @@ static inline cfx_status run_calls(machine *m, int op, int dtype, int nout, cons
         call->nout = (uint8_t)nout;
         call->nin = (uint8_t)(n - nout);
         call->next = k < count - 1 ? (uint32_t)room : 0;
-        memcpy(call->p, r->p, sizeof r->p);
-        memcpy(call->i, r->i, sizeof r->i);
         memcpy(call->v, r->v, (size_t)n * sizeof(cf_view));
-        memcpy(cf_call_extra(call), r->extra, sizeof r->extra);
+        if (r->params) memcpy(cf_call_params(call), r->params, bytes);
+        memcpy((char *)cf_call_params(call) + bytes, r->items, sizeof r->items);
     }
     cfx_status status = m->kernels[op](&m->worker, (cf_call *)memory);
 #ifdef CF_TEST_CUDA

@@ -38,7 +38,7 @@ static void check_matmul(machine *m, int dtype, int64_t n, int64_t k, int64_t co
     fill_random(&a, -3, 3);
     fill_random(&b, -3, 3);
     fill(&y, add ? 2 : NAN);
-    CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}, .i = {add}), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}, .params = &(cf_matmul_params){.add = add}), CFX_OK);
     if (!check_product(m, &y, &a, &b, add ? 2 : 0))
         printf("# [%lld, %lld] x [%lld, %lld], patterns %d %d %d\n", (long long)n, (long long)k, (long long)k,
                (long long)cols, pa, pb, py);
@@ -132,7 +132,8 @@ TEST(an_empty_sum_is_zero_and_an_empty_result_nothing) {
             const int dtype = number_types[t];
             cf_view a = MATRIX(dtype, PACKED, 3, 0), b = MATRIX(dtype, PACKED, 0, 2), y = MATRIX(dtype, PADDED, 3, 2);
             fill(&y, 5);
-            CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}, .i = {1}), CFX_OK);
+            CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}, .params = &(cf_matmul_params){.add = 1}),
+                         CFX_OK);
             for (int e = 0; e < 6; e++) near_at(m, &y, e, 5, 0);
             CHECK_STATUS(RUN(m, CF_OP_matmul, dtype, 1, .v = {y, a, b}), CFX_OK);
             for (int e = 0; e < 6; e++) near_at(m, &y, e, 0, 0);
@@ -240,7 +241,8 @@ static void check_dense(machine *m, int dtype, int act, int64_t n, int64_t in, i
     fill_random(&w, -1, 1);
     fill_random(&bias, -1, 1);
     fill(&y, NAN);
-    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, biased ? bias : none}, .i = {act}, .p = {0.25, 0}),
+    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, biased ? bias : none},
+                     .params = &(cf_dense_params){.act = act, .p = {0.25}}),
                  CFX_OK);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < out; j++) {
@@ -291,7 +293,8 @@ TEST(a_NaN_goes_through_dense_with_any_activation) {
                 fill_random(&w, -1, 1);
                 fill_random(&bias, -1, 1);
                 set(&x, in + 2, NAN); /* of the second row */
-                CHECK_STATUS(RUN(m, CF_OP_dense, number_types[t], 1, .v = {y, x, w, bias}, .i = {act}, .p = {slope}),
+                CHECK_STATUS(RUN(m, CF_OP_dense, number_types[t], 1, .v = {y, x, w, bias},
+                                 .params = &(cf_dense_params){.act = act, .p = {slope}}),
                              CFX_OK);
                 int64_t bad = 0;
                 for (int64_t e = 0; e < n * out; e++) bad += isnan(get(&y, e)) != (e / out == 1);
@@ -316,7 +319,9 @@ TEST(a_bias_of_dense_may_begin_anywhere) {
                     bias.shape[0] = 16;
                     bias.data = address(&room, from);
                     fill(&y, NAN);
-                    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, bias}, .i = {acts[act]}), CFX_OK);
+                    CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, bias},
+                                     .params = &(cf_dense_params){.act = acts[act]}),
+                                 CFX_OK);
                     for (int64_t e = 0; e < 6 * 16; e++) {
                         double sum = get(&bias, e % 16);
                         for (int64_t l = 0; l < 8; l++) sum += get(&x, e / 16 * 8 + l) * get(&w, e % 16 * 8 + l);
@@ -355,8 +360,13 @@ static uint64_t check_dense_bw(machine *m, int dtype, int act, int64_t n, int64_
     fill(&dpre, 3);
     fill(&dbias, NAN);
     if (biased)
-        CHECK_STATUS(RUN(m, CF_OP_dense_bw, dtype, 2, .v = {dpre, dbias, dy, y}, .i = {act}, .p = {0.25}), CFX_OK);
-    else CHECK_STATUS(RUN(m, CF_OP_dense_bw, dtype, 1, .v = {dpre, dy, y, none}, .i = {act}, .p = {0.25}), CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_dense_bw, dtype, 2, .v = {dpre, dbias, dy, y},
+                         .params = &(cf_dense_params){.act = act, .p = {0.25}}),
+                     CFX_OK);
+    else
+        CHECK_STATUS(RUN(m, CF_OP_dense_bw, dtype, 1, .v = {dpre, dy, y, none},
+                         .params = &(cf_dense_params){.act = act, .p = {0.25}}),
+                     CFX_OK);
     for (int64_t j = 0; j < out; j++) {
         double sum = 0, size = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -396,9 +406,9 @@ TEST(a_NaN_goes_back_through_dense_with_any_activation) {
                 fill_random(&y, -0.25, 1);
                 set(&dy, 2 * out + 5, NAN);
                 set(&y, 2 * out + 5, NAN);
-                CHECK_STATUS(
-                    RUN(m, CF_OP_dense_bw, number_types[t], 2, .v = {dpre, dbias, dy, y}, .i = {acts[k]}, .p = {0.25}),
-                    CFX_OK);
+                CHECK_STATUS(RUN(m, CF_OP_dense_bw, number_types[t], 2, .v = {dpre, dbias, dy, y},
+                                 .params = &(cf_dense_params){.act = acts[k], .p = {0.25}}),
+                             CFX_OK);
                 int64_t bad = 0;
                 for (int64_t e = 0; acts[k] >= 0 && e < n * out; e++) bad += isnan(get(&dpre, e)) != (e == 2 * out + 5);
                 for (int64_t j = 0; j < out; j++) bad += isnan(get(&dbias, j)) != (j == 5);

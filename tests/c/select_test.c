@@ -47,7 +47,8 @@ TEST(index_takes_by_ids_from_any_dimension_of_any_type) {
                     cf_view y = view(dtype, (p + dim) % PATTERNS, n, shape);
                     fill_whole(&x);
                     fill_ids(&ids, x.shape[dim]);
-                    CHECK_STATUS(RUN(m, CF_OP_index, dtype, 1, .v = {y, x, ids}, .i = {dim}), CFX_OK);
+                    CHECK_STATUS(RUN(m, CF_OP_index, dtype, 1, .v = {y, x, ids}, .params = &(cf_select_params){dim}),
+                                 CFX_OK);
                     for (int64_t e = 0; e < cf_view_numel(&y); e++)
                         if (!near_at(m, &y, e, get(&x, source_of(&x, dim, &ids, e)), 0)) return;
                 }
@@ -71,7 +72,7 @@ static uint64_t check_index_add(machine *m, int dtype, int dim, const int64_t *s
         double *at = &expected[source_of(&y, dim, &ids, e)];
         *at = plus(dtype, *at, get(&src, e));
     }
-    CHECK_STATUS(RUN(m, CF_OP_index_add, dtype, 1, .v = {y, ids, src}, .i = {dim}), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_index_add, dtype, 1, .v = {y, ids, src}, .params = &(cf_select_params){dim}), CFX_OK);
     for (int64_t e = 0; e < elements; e++)
         if (!near_at(m, &y, e, expected[e], rounding(dtype, expected[e]) * 8)) break;
     free(expected);
@@ -108,8 +109,9 @@ static uint64_t check_gather(machine *m, int dtype, int dim, const int64_t *shap
     const int64_t elements = cf_view_numel(&x);
     double *expected = malloc((size_t)elements * sizeof(double));
     for (int64_t e = 0; e < elements; e++) expected[e] = get(&x, e);
-    if (add) CHECK_STATUS(RUN(m, CF_OP_scatter_add, dtype, 1, .v = {x, ids, y}, .i = {dim}), CFX_OK);
-    else CHECK_STATUS(RUN(m, CF_OP_gather, dtype, 1, .v = {y, x, ids}, .i = {dim}), CFX_OK);
+    if (add)
+        CHECK_STATUS(RUN(m, CF_OP_scatter_add, dtype, 1, .v = {x, ids, y}, .params = &(cf_select_params){dim}), CFX_OK);
+    else CHECK_STATUS(RUN(m, CF_OP_gather, dtype, 1, .v = {y, x, ids}, .params = &(cf_select_params){dim}), CFX_OK);
     for (int64_t e = 0; e < cf_view_numel(&ids); e++) {
         int64_t at[3] = {e / ids_shape[2] / ids_shape[1], e / ids_shape[2] % ids_shape[1], e % ids_shape[2]};
         at[dim] = (int64_t)get(&ids, e);
@@ -207,7 +209,9 @@ static void check_order(machine *m, int dtype, int64_t rows, int64_t n, int64_t 
         if (cf_is_float(dtype) && r >= 60) value = r == 60 ? NAN : r == 61 ? INFINITY : r == 62 ? -INFINITY : -0.0;
         set(&x, e, dtype == CFX_BOOL ? r & 1 : value);
     }
-    CHECK_STATUS(RUN(m, top ? CF_OP_topk : CF_OP_sort, dtype, 2, .v = {y, ids, x}, .i = {top ? k : falling}), CFX_OK);
+    CHECK_STATUS(RUN(m, top ? CF_OP_topk : CF_OP_sort, dtype, 2, .v = {y, ids, x},
+                     .params = top ? (void *)&(cf_topk_params){k} : &(cf_sort_params){falling}),
+                 CFX_OK);
     char *taken = malloc((size_t)n + 1);
     for (int64_t r = 0; r < rows; r++) {
         memset(taken, 0, (size_t)n);

@@ -106,7 +106,7 @@ static uint64_t check_rule(machine *m, int rule, int dtype, int64_t n, const set
         v[2 + states] = slot;
         CHECK_STATUS(RUN(m, CF_OP_update, dtype, 1 + states,
                          .v = {v[0], v[1], v[2], states > 0 ? v[3] : none, states > 1 ? v[4] : none},
-                         .p = {s->scale, s->decay, s->clip_value, s->eps}, .i = {rule}),
+                         .params = &(cf_update_params){s->scale, s->decay, s->clip_value, s->eps, rule}),
                      CFX_OK);
         for (int64_t e = 0; e < n; e++) {
             plain_step(rule, s, t, get(&grad, e), &exact[e]);
@@ -197,12 +197,14 @@ static void check_list(machine *m, int rule, int dtype) {
     const settings s = settings_of(rule, 0, 1, 0.5, 0.75);
     static run list[LIST];
     static cf_view kept[LIST][3];
+    static cf_update_params numbers[LIST];
     cf_view slots[2] = {VECTOR(CFX_FLOAT64, 8), VECTOR(CFX_FLOAT64, 8)};
     fill_slot(slots[0].data, rule, &s, 1);
     fill_slot(slots[1].data, rule, &s, 3);
     for (int k = 0; k < LIST; k++) {
         const int64_t n = k * 7 % 71, from = k / 4 % 4;
-        run alone = {.p = {1 + k % 3, k % 5 * 0.125, s.clip_value, s.eps}, .i = {rule}};
+        numbers[k] = (cf_update_params){1 + k % 3, k % 5 * 0.125, s.clip_value, s.eps, rule};
+        run alone = {.params = &numbers[k]};
         run *one = &list[k];
         *one = alone;
         for (int r = 0; r < 2 + states; r++) {
@@ -244,8 +246,12 @@ TEST(a_list_of_updates_is_what_each_is_alone) {
 TEST(an_update_with_the_wrong_states_is_refused) {
     EACH_MACHINE(m) {
         cf_view p = VECTOR(CFX_FLOAT32, 3), g = VECTOR(CFX_FLOAT32, 3), slot = VECTOR(CFX_FLOAT64, 8);
-        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .i = {CF_RULE_adam}), CFX_EFAULT);
-        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .i = {CF_RULES}), CFX_EFAULT);
+        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot},
+                         .params = &(cf_update_params){.rule = CF_RULE_adam}),
+                     CFX_EFAULT);
+        CHECK_STATUS(
+            RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .params = &(cf_update_params){.rule = CF_RULES}),
+            CFX_EFAULT);
     }
 }
 
@@ -256,7 +262,9 @@ TEST(a_gradient_that_is_not_a_number_reaches_the_parameter) {
         fill_slot(slot.data, CF_RULE_descent, &s, 1);
         fill(&p, 1);
         fill(&g, NAN);
-        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot}, .p = {1, 0, 0.5, 0}), CFX_OK);
+        CHECK_STATUS(RUN(m, CF_OP_update, CFX_FLOAT32, 1, .v = {p, g, slot},
+                         .params = &(cf_update_params){.scale = 1, .clip_value = 0.5}),
+                     CFX_OK);
         CHECK(isnan(get(&p, 0)) && isnan(get(&p, 2)));
     }
 }
@@ -278,7 +286,7 @@ static uint64_t check_combine(machine *m, int dtype, int how, int count, int64_t
     CHECK_STATUS(RUN(m, CF_OP_combine, dtype, count,
                      .v = {v[0], count > 1 ? v[1] : none, count > 2 ? v[2] : none, count > 3 ? v[3] : none,
                            count > 4 ? v[4] : none},
-                     .i = {how, root}),
+                     .params = &(cf_combine_params){.op = how, .root = root}),
                  CFX_OK);
     uint64_t bits = 0;
     for (int k = 0; k < count; k++) {
@@ -333,8 +341,8 @@ TEST(combine_weighs_replicas_and_does_not_read_those_of_weight_0) {
                     for (int64_t e = 0; e < N; e++) set(&v[k], e, k % 2 ? NAN : (double)(16 * k + e % 16));
                 }
                 CHECK_STATUS(RUN(m, CF_OP_combine, dtype, 5, .v = {v[0], v[1], v[2], v[3], v[4]},
-                                 .i = {CF_COMBINE_WEIGHTED, root},
-                                 .extra = {weights[0], weights[1], weights[2], weights[3], weights[4]}),
+                                 .params = &(cf_combine_params){.op = CF_COMBINE_WEIGHTED, .root = root},
+                                 .items = {weights[0], weights[1], weights[2], weights[3], weights[4]}),
                              CFX_OK);
                 for (int k = 0; k < 5; k++)
                     for (int64_t e = 0; e < N; e++) {
@@ -346,13 +354,16 @@ TEST(combine_weighs_replicas_and_does_not_read_those_of_weight_0) {
                 if (root < 0) same_as_alone(m, bits_of(&v[0]), &kept[dtype - CFX_FLOAT16]);
                 cf_view none[2] = {VECTOR(dtype, 40), VECTOR(dtype, 40)};
                 for (int k = 0; k < 2; k++) fill(&none[k], NAN);
-                CHECK_STATUS(RUN(m, CF_OP_combine, dtype, 2, .v = {none[0], none[1]}, .i = {CF_COMBINE_WEIGHTED, -1}),
+                CHECK_STATUS(RUN(m, CF_OP_combine, dtype, 2, .v = {none[0], none[1]},
+                                 .params = &(cf_combine_params){.op = CF_COMBINE_WEIGHTED, .root = -1}),
                              CFX_OK);
                 CHECK(get(&none[0], 0) == 0 && get(&none[1], 39) == 0);
                 free_views();
             }
         cf_view a = VECTOR(CFX_INT64, 3);
-        CHECK_STATUS(RUN(m, CF_OP_combine, CFX_INT64, 1, .v = {a}, .i = {CF_COMBINE_WEIGHTED, -1}), CFX_EFAULT);
+        CHECK_STATUS(RUN(m, CF_OP_combine, CFX_INT64, 1, .v = {a},
+                         .params = &(cf_combine_params){.op = CF_COMBINE_WEIGHTED, .root = -1}),
+                     CFX_EFAULT);
     }
 }
 
@@ -370,7 +381,9 @@ TEST(combine_keeps_a_value_that_is_not_a_number) {
             for (int at = 0; at < 3; at++) {
                 cf_view v[3] = {VECTOR(CFX_FLOAT32, 40), VECTOR(CFX_FLOAT32, 40), VECTOR(CFX_FLOAT32, 40)};
                 for (int k = 0; k < 3; k++) fill(&v[k], k == at ? NAN : 1);
-                CHECK_STATUS(RUN(m, CF_OP_combine, CFX_FLOAT32, 3, .v = {v[0], v[1], v[2]}, .i = {how, -1}), CFX_OK);
+                CHECK_STATUS(RUN(m, CF_OP_combine, CFX_FLOAT32, 3, .v = {v[0], v[1], v[2]},
+                                 .params = &(cf_combine_params){.op = how, .root = -1}),
+                             CFX_OK);
                 CHECK(isnan(get(&v[0], 0)) && isnan(get(&v[1], 39)));
             }
     }
@@ -379,7 +392,9 @@ TEST(combine_keeps_a_value_that_is_not_a_number) {
 TEST(integers_have_no_average) {
     EACH_MACHINE(m) {
         cf_view a = VECTOR(CFX_INT64, 3), b = VECTOR(CFX_INT64, 3);
-        CHECK_STATUS(RUN(m, CF_OP_combine, CFX_INT64, 2, .v = {a, b}, .i = {CF_COMBINE_AVG, -1}), CFX_EFAULT);
+        CHECK_STATUS(RUN(m, CF_OP_combine, CFX_INT64, 2, .v = {a, b},
+                         .params = &(cf_combine_params){.op = CF_COMBINE_AVG, .root = -1}),
+                     CFX_EFAULT);
         CHECK_STR(cfx_error(), "integers have no average (int64)");
     }
 }

@@ -118,13 +118,13 @@ static void copy_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(combine)(cf_worker *worker, const cf_call *call) {
-    combining c = {
-        .call = call, .how = (int)call->i[0], .root = (int)call->i[1], .compute = cf_compute_of(call->dtype)};
+    const cf_combine_params *params = cf_call_params(call);
+    combining c = {.call = call, .how = params->op, .root = params->root, .compute = cf_compute_of(call->dtype)};
     const int64_t n = cf_view_numel(&call->v[0]);
     const int copies = c.how == CF_COMBINE_COPY;
     if (c.root >= call->nout || (copies && c.root < 0))
         return cf_fail(CFX_EFAULT, "there is no replica %d among %d", c.root, call->nout);
-    if (c.how == CF_COMBINE_WEIGHTED) c.weights = cf_call_extra(call);
+    if (c.how == CF_COMBINE_WEIGHTED) c.weights = params->weight;
     if ((c.how == CF_COMBINE_AVG || c.weights) && c.compute == CF_I64)
         return cf_fail(CFX_EFAULT, "integers have no average (%s)", cfx_dtype_name(call->dtype));
     CF_K(parallel)(cf_cpu_team(worker, n * call->nout), n, 64, copies ? copy_part : combine_part, &c);

@@ -103,13 +103,14 @@ static void join_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(dense_bw)(cf_worker *worker, const cf_call *call) {
-    const int act = (int)call->i[0];
+    const cf_dense_params *params = cf_call_params(call);
+    const int act = params->act;
     const cf_view *dy = cf_call_in(call, 0), *dbias = call->nout > 1 ? &call->v[1] : NULL;
     if (act < 0 && !dbias) return CFX_OK;
     dense_bw d = {.dy = dy,
                   .compute = cf_compute_of(call->dtype),
                   .loop = loop_of(act, call->dtype == CFX_FLOAT64),
-                  .p0 = call->p[0],
+                  .p0 = params->p[0],
                   .rows = dy->shape[0],
                   .cols = dy->shape[1]};
     if (act >= 0) d.dpre = &call->v[0], d.y = cf_call_in(call, 1);

@@ -130,7 +130,8 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
     const cf_compute c = cf_compute_of(call->dtype);
     const int formula = cf_formula_of(call), arity = cf_formula_info_of(cf_formula_of_row(call->op))->arity;
     const cf_formula_info *info = cf_formula_info_of(formula);
-    job j = {.compute = c, .loop = loops[formula][c], .nin = arity, .p = call->p};
+    const cf_formula_params *params = cf_call_params(call);
+    job j = {.compute = c, .loop = loops[formula][c], .nin = arity, .p = params->p};
     if (!j.loop) return cf_fail(CFX_EFAULT, "needs float operands");
     if (call->nin != arity && (arity == 1 || call->nin != arity - 1))
         return cf_fail(CFX_EFAULT, "takes %d operands, got %d", arity, call->nin);
@@ -139,9 +140,9 @@ cfx_status CF_K(elementwise)(cf_worker *worker, const cf_call *call) {
     if (!n) return CFX_OK;
     double memory;
     cf_view views[MAX_IN + 1] = {call->v[0]};
-    const int number_at = call->nin == arity ? arity : arity == 2 && call->i[0] ? 0 : arity - 1;
+    const int number_at = call->nin == arity ? arity : arity == 2 && params->reversed ? 0 : arity - 1;
     for (int k = 0, in = 0; k < arity; k++) {
-        if (k == number_at) set_number(&j, &views[k + 1], call->p[0], &memory);
+        if (k == number_at) set_number(&j, &views[k + 1], params->p[0], &memory);
         else views[k + 1] = *cf_call_in(call, in++);
         cf_view_expand(&views[k + 1], &views[0]);
     }

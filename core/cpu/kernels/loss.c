@@ -123,10 +123,11 @@ static const loss *loss_of(int op) {
 
 cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
     const loss *l = loss_of(call->op);
+    const cf_loss_params *params = cf_call_params(call);
     const int64_t n = cf_view_numel(cf_call_in(call, 0));
-    job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = call->p[0]};
+    job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = params->param};
     j.loop = l->value[j.compute == CF_F64];
-    if (call->i[0] == CFX_NONE) {
+    if (params->reduction == CFX_NONE) {
         cf_view v[3] = {call->v[0], *cf_call_in(call, 0), *cf_call_in(call, 1)};
         arrange(v, 3);
         j.out = v[0], j.x = v[1], j.y = v[2];
@@ -138,7 +139,7 @@ cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
     j.x = v[0], j.y = v[1];
     double sum;
     CF_TRY(CF_K(grid_sum)(worker, n, l->cost, forward_sum, &j, &sum));
-    if (call->i[0] == CFX_MEAN) sum /= (double)n;
+    if (params->reduction == CFX_MEAN) sum /= (double)n;
     cf_view_flatten(&out);
     CF_K(write)(&out, CF_F64, 0, 1, &sum);
     return CFX_OK;
@@ -146,12 +147,13 @@ cfx_status CF_K(loss)(cf_worker *worker, const cf_call *call) {
 
 static cfx_status backward(cf_worker *worker, const cf_call *call) {
     const loss *l = loss_of(call->op);
+    const cf_loss_params *params = cf_call_params(call);
     cf_view v[4] = {call->v[0], *cf_call_in(call, 1), *cf_call_in(call, 2), *cf_call_in(call, 0)};
     const int64_t n = cf_view_numel(&v[0]);
-    job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = call->p[0]};
-    j.loop = l->gradient[call->i[1] == OF_Y][j.compute == CF_F64];
-    j.scalar = call->i[0] != CFX_NONE;
-    if (j.scalar) j.scale = CF_K(number)(&v[3]) / (call->i[0] == CFX_MEAN ? (double)n : 1);
+    job j = {.compute = call->dtype == CFX_FLOAT64 ? CF_F64 : CF_F32, .p = params->param};
+    j.loop = l->gradient[params->of_y == OF_Y][j.compute == CF_F64];
+    j.scalar = params->reduction != CFX_NONE;
+    if (j.scalar) j.scale = CF_K(number)(&v[3]) / (params->reduction == CFX_MEAN ? (double)n : 1);
     arrange(v, j.scalar ? 3 : 4);
     j.out = v[0], j.x = v[1], j.y = v[2], j.dy = v[3];
     CF_K(parallel)(cf_cpu_team(worker, n * l->cost), n, CF_BLOCK, backward_part, &j);

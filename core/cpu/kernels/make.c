@@ -190,8 +190,9 @@ cfx_status CF_K(fill)(cf_worker *worker, const cf_call *call) {
     uint64_t memory = 0;
     cf_view x = {.data = &memory, .dtype = y->dtype, .ndim = 1, .shape = {1}, .stride = {1}};
     if (!cf_view_numel(y)) return CFX_OK;
-    if (y->dtype == CFX_INT64 && call->i[1] == 1) memcpy(&memory, &call->i[0], sizeof memory);
-    else CF_K(write)(&x, CF_F64, 0, 1, &call->p[0]);
+    const cf_fill_params *params = cf_call_params(call);
+    if (y->dtype == CFX_INT64 && params->is_exact) memcpy(&memory, &params->exact, sizeof memory);
+    else CF_K(write)(&x, CF_F64, 0, 1, &params->value);
     if (!memory && cf_view_packed(y)) {
         copy_bytes(worker, y->data, NULL, cf_view_numel(y) * cf_dtype_size(y->dtype));
         return CFX_OK;
@@ -202,9 +203,9 @@ cfx_status CF_K(fill)(cf_worker *worker, const cf_call *call) {
 }
 
 cfx_status CF_K(zero_ranges)(cf_worker *worker, const cf_call *call) {
-    const int64_t(*range)[2] = cf_call_extra(call);
-    for (int64_t k = 0; k < call->i[0]; k++)
-        copy_bytes(worker, (char *)call->v[0].data + range[k][0], NULL, range[k][1]);
+    const cf_ranges_params *params = cf_call_params(call);
+    for (int64_t k = 0; k < params->n; k++)
+        copy_bytes(worker, (char *)call->v[0].data + params->range[k].from, NULL, params->range[k].bytes);
     return CFX_OK;
 }
 
@@ -226,7 +227,7 @@ static void range_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(arange)(cf_worker *worker, const cf_call *call) {
-    range_job j = {call->v[0], call->p[0], call->p[1]};
+    range_job j = {call->v[0], CF_PARAMS(call, arange)->start, CF_PARAMS(call, arange)->step};
     const int64_t n = cf_view_numel(&j.y);
     cf_view_flatten(&j.y);
     CF_K(parallel)(cf_cpu_team(worker, n), n, CF_BLOCK, range_part, &j);
@@ -267,7 +268,8 @@ static void tri_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(tri)(cf_worker *worker, const cf_call *call) {
-    tri_job j = {.y = call->v[0], .x = *cf_call_in(call, 0), .upper = call->i[0] != 0, .diagonal = call->i[1]};
+    const cf_tri_params *params = cf_call_params(call);
+    tri_job j = {.y = call->v[0], .x = *cf_call_in(call, 0), .upper = params->upper != 0, .diagonal = params->diagonal};
     const int64_t n = cf_view_numel(&j.y);
     if (!n) return CFX_OK;
     if (j.y.dtype != j.x.dtype || j.y.ndim < 2) return cf_fail(CFX_EFAULT, "needs two matrices of one dtype");
@@ -334,16 +336,14 @@ cfx_status CF_K(onehot)(cf_worker *worker, const cf_call *call) {
 enum { SLOT_CLIP = 7 };
 
 cfx_status CF_K(slot)(cf_worker *worker, const cf_call *call) {
-    double *y = call->v[0].data;
     (void)worker;
-    memcpy(y, call->p, 4 * sizeof *y);
-    memcpy(y + 4, call->i, 4 * sizeof *y);
+    memcpy(call->v[0].data, cf_call_params(call), sizeof(cf_slot_params));
     return CFX_OK;
 }
 
 cfx_status CF_K(clip)(cf_worker *worker, const cf_call *call) {
     double *y = call->v[0].data;
-    const double limit = call->p[0], norm = sqrt(*(const double *)cf_call_in(call, 0)->data);
+    const double limit = CF_PARAMS(call, clip)->norm, norm = sqrt(*(const double *)cf_call_in(call, 0)->data);
     (void)worker;
     const double scale = limit / (norm + 1e-6);
     y[SLOT_CLIP] = limit > 0 && !(scale > 1) ? scale : 1; /* a NaN stays one */

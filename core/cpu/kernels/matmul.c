@@ -38,26 +38,34 @@ enum { GEMM_MC = 192, GEMM_NC = 512, GEMM_KC = 256 };
 /* A call of another row: one output, at most one input. */
 typedef union small_call {
     cf_call call;
-    char room[sizeof(cf_call) + 2 * sizeof(cf_view)];
+    char room[sizeof(cf_call) + 2 * sizeof(cf_view) + sizeof(cf_formula_params)];
 } small_call;
+_Static_assert(sizeof(cf_fill_params) <= sizeof(cf_formula_params), "fill has no more");
 
 static cfx_status call_one(cf_worker *worker, cf_kernel kernel, int op, int dtype, const cf_view *y, const cf_view *x,
-                           double p0, double p1) {
-    small_call c = {.call = {.op = (uint16_t)op, .nout = 1, .nin = x != NULL, .dtype = (uint8_t)dtype, .p = {p0, p1}}};
+                           const void *params, size_t bytes) {
+    small_call c = {.call = {.op = (uint16_t)op, .nout = 1, .nin = x != NULL, .dtype = (uint8_t)dtype}};
     cf_view *v = (cf_view *)(c.room + sizeof(cf_call));
     v[0] = *y;
     if (x) v[1] = *x;
+    if (bytes) memcpy(c.room + cf_call_bytes(1 + c.call.nin, 0), params, bytes);
     return kernel(worker, &c.call);
 }
 
 static cfx_status copy(cf_worker *worker, const cf_view *y, const cf_view *x) {
-    return call_one(worker, CF_K(copy), CF_OP_copy, y->dtype, y, x, 0, 0);
+    return call_one(worker, CF_K(copy), CF_OP_copy, y->dtype, y, x, NULL, 0);
+}
+
+static cfx_status zero(cf_worker *worker, const cf_view *y) {
+    const cf_fill_params nothing = {0};
+    return call_one(worker, CF_K(fill), CF_OP_fill, y->dtype, y, NULL, &nothing, sizeof nothing);
 }
 
 /* An activation that was not fused, in place. */
 static cfx_status activate(cf_worker *worker, const cf_product *p) {
     const cf_view y = {.data = p->y, .dtype = p->dtype, .ndim = 2, .shape = {p->n, p->m}, .stride = {p->y_row, 1}};
-    return call_one(worker, CF_K(elementwise), p->act, p->dtype, &y, &y, p->p0, p->p1);
+    const cf_formula_params params = {.p = {p->p0, p->p1}};
+    return call_one(worker, CF_K(elementwise), p->act, p->dtype, &y, &y, &params, sizeof params);
 }
 
 /* ---- float32 by a direct loop ---------------------------------------------------------------------------- */
@@ -409,10 +417,10 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
               .a = *cf_call_in(call, 0),
               .b = *cf_call_in(call, 1),
               .dtype = call->dtype,
-              .add = call->i[0] != 0,
+              .add = CF_PARAMS(call, matmul)->add != 0,
               .act = -1};
     if (col_count(&t.a) == 0) /* an empty sum */
-        return t.add ? CFX_OK : call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0);
+        return t.add ? CFX_OK : zero(worker, &t.y);
     /* A batch dimension of size 1 is repeated where y has more. */
     const int batch = t.y.ndim - 2;
     cf_dims_expand(batch, t.a.shape, t.a.stride, batch, t.y.shape);
@@ -421,14 +429,15 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
 }
 
 cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
+    const cf_dense_params *params = cf_call_params(call);
     task t = {.y = call->v[0],
               .a = *cf_call_in(call, 0),
               .b = *cf_call_in(call, 1),
               .dtype = call->dtype,
               .bias = call->nin > 2 ? cf_call_in(call, 2) : NULL,
-              .act = (int)call->i[0],
-              .p0 = call->p[0],
-              .p1 = call->p[1]};
+              .act = params->act,
+              .p0 = params->p[0],
+              .p1 = params->p[1]};
     cf_dims_pick(2, (int32_t[]){1, 0}, t.b.shape, t.b.stride);
     if (col_count(&t.a) == 0) { /* an empty sum and the bias */
         if (t.bias) {
@@ -436,9 +445,12 @@ cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
             cf_view_expand(&bias, &t.y);
             CF_TRY(copy(worker, &t.y, &bias));
         } else {
-            CF_TRY(call_one(worker, CF_K(fill), CF_OP_fill, t.y.dtype, &t.y, NULL, 0, 0));
+            CF_TRY(zero(worker, &t.y));
         }
-        return t.act < 0 ? CFX_OK : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, t.p0, t.p1);
+        const cf_formula_params numbers = {.p = {t.p0, t.p1}};
+        return t.act < 0
+                   ? CFX_OK
+                   : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, &numbers, sizeof numbers);
     }
     return multiply(worker, &t);
 }

@@ -76,7 +76,7 @@ static void layernorm_part(void *context, int64_t from, int64_t to) {
 cfx_status CF_K(layernorm)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
     norm s = {.rows = {.call = call, .compute = cf_compute_of(call->dtype), .n = x->shape[1]},
-              .eps = call->p[0],
+              .eps = CF_PARAMS(call, layernorm)->eps,
               .count = x->shape[0],
               .x = x,
               .mean = &call->v[1],
@@ -143,7 +143,8 @@ cfx_status CF_K(layernorm_bw)(cf_worker *worker, const cf_call *call) {
     s.block_rows = cf_most(LEAST_ROWS, (s.count + MOST_BLOCKS - 1) / MOST_BLOCKS);
     const int64_t blocks = (s.count + s.block_rows - 1) / s.block_rows;
     const int team = cf_cpu_team(worker, s.count * n * 2);
-    CF_TRY(norm_begin(worker, &s, team, call->i[0] ? cf_call_in(call, 4) : NULL, NULL, sums ? cf_most(blocks, 1) : 0));
+    CF_TRY(norm_begin(worker, &s, team, CF_PARAMS(call, layernorm_bw)->affine ? cf_call_in(call, 4) : NULL, NULL,
+                      sums ? cf_most(blocks, 1) : 0));
     if (sums && blocks == 0) memset(s.sums, 0, (size_t)(2 * s.rows.buffer_bytes));
     CF_K(parallel)(team, blocks, 1, layernorm_bw_part, &s);
     if (!sums) return CFX_OK;
@@ -188,14 +189,15 @@ static void dropout_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(dropout)(cf_worker *worker, const cf_call *call) {
-    const double p = call->p[0];
+    const cf_dropout_params *params = cf_call_params(call);
+    const double p = params->p;
     const int64_t n = cf_view_numel(&call->v[0]);
     dropout d = {.y = call->v[0],
                  .x = *cf_call_in(call, 0),
                  .compute = cf_compute_of(call->dtype),
-                 .seed = (uint64_t)call->i[0],
-                 .stream = (uint64_t)call->i[1],
-                 .block = (uint64_t)call->i[2] / 4};
+                 .seed = params->at.seed,
+                 .stream = params->at.stream,
+                 .block = params->at.position / 4};
     if (n == 0) return CFX_OK;
     /* A uniform number w 2^-24 is kept if it is at least p. */
     d.least = (uint32_t)ceil(p * 0x1p24);

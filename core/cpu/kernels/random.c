@@ -30,13 +30,14 @@ static void words(const job *j, int64_t from, int64_t n, uint32_t *restrict out)
 }
 
 static job job_of(const cf_call *call, cf_compute compute) {
-    job j = {.seed = (uint64_t)call->i[0],
-             .stream = (uint64_t)call->i[1],
-             .first = (uint64_t)call->i[2] / 4,
+    const cf_random_params *params = cf_call_params(call);
+    job j = {.seed = params->at.seed,
+             .stream = params->at.stream,
+             .first = params->at.position / 4,
              .y = call->v[0],
              .compute = compute,
-             .p0 = call->p[0],
-             .p1 = call->p[1]};
+             .p0 = params->a,
+             .p1 = params->b};
     cf_view_flatten(&j.y);
     return j;
 }
@@ -208,15 +209,16 @@ cfx_status CF_K(randint)(cf_worker *worker, const cf_call *call) {
 cfx_status CF_K(permutation)(cf_worker *worker, const cf_call *call) {
     cf_view y = call->v[0];
     const int64_t n = cf_view_numel(&y);
-    const uint64_t stream = (uint64_t)call->i[1] + ((uint64_t)call->i[2] << 8);
+    const cf_position *at = &CF_PARAMS(call, random)->at;
+    const uint64_t stream = at->stream + (at->position << 8);
     cf_view_flatten(&y);
     if (cf_direct(&y, CF_I64)) {
-        cf_permutation((uint64_t)call->i[0], stream, n, y.data);
+        cf_permutation(at->seed, stream, n, y.data);
         return CFX_OK;
     }
     int64_t *ids = cf_worker_scratch(worker, (size_t)n * sizeof *ids);
     if (!ids) return cf_fail(CFX_EMEMORY, "no memory for %lld ids", (long long)n);
-    cf_permutation((uint64_t)call->i[0], stream, n, ids);
+    cf_permutation(at->seed, stream, n, ids);
     CF_K(write)(&y, CF_I64, 0, n, ids);
     return CFX_OK;
 }

@@ -212,7 +212,7 @@ cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
              .is_arg = op == CF_OP_argmax || op == CF_OP_argmin,
              .is_max = op == CF_OP_argmax,
              .step = step_of(op),
-             .correction = call->p[0],
+             .correction = CF_PARAMS(call, reduce)->correction,
              .y = call->v[0]};
     j.compute = truth ? CF_I64 : cf_compute_of(j.is_arg ? x->dtype : call->dtype);
     if (cf_op_table[op].domain == CF_FLOAT) {
@@ -221,7 +221,7 @@ cfx_status CF_K(reduce)(cf_worker *worker, const cf_call *call) {
     }
     j.loops = &CF_K(reduce_loops)[j.compute][j.step];
     /* argmax counts positions, so the order of dimensions stays */
-    cf_view_split(x, x->ndim - (int)call->i[0], !j.is_arg, &j.kept, &j.reduced);
+    cf_view_split(x, x->ndim - (int)CF_PARAMS(call, reduce)->dims, !j.is_arg, &j.kept, &j.reduced);
     cf_view_flatten(&j.y);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.reduced);
@@ -278,7 +278,7 @@ static void prod_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(prod_bw)(cf_worker *worker, const cf_call *call) {
-    const int kept = call->v[0].ndim - (int)call->i[0];
+    const int kept = call->v[0].ndim - (int)CF_PARAMS(call, reduce)->dims;
     prod_job j = {.dy = *cf_call_in(call, 0)};
     cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.reduced);
     cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx);
@@ -317,7 +317,7 @@ static cfx_status sumsq_one(cf_worker *worker, const cf_call *call) {
     double sum, *y = call->v[0].data;
     cf_view_flatten(&j.x);
     CF_TRY(CF_K(grid_sum)(worker, cf_view_numel(&j.x), 1, sumsq_chunk, &j, &sum));
-    *y = (call->i[0] ? *y : 0) + sum;
+    *y = (CF_PARAMS(call, sumsq)->add ? *y : 0) + sum;
     return CFX_OK;
 }
 

@@ -204,8 +204,10 @@ static cfx_status pick_all(cf_worker *worker, picking *p) {
 }
 
 cfx_status CF_K(index)(cf_worker *worker, const cf_call *call) {
-    picking p = {
-        .whole = cf_call_in(call, 0), .picked = &call->v[0], .ids = cf_call_in(call, 1), .dim = (int)call->i[0]};
+    picking p = {.whole = cf_call_in(call, 0),
+                 .picked = &call->v[0],
+                 .ids = cf_call_in(call, 1),
+                 .dim = (int)CF_PARAMS(call, select)->dim};
     return pick_all(worker, &p);
 }
 
@@ -214,7 +216,7 @@ cfx_status CF_K(index_add)(cf_worker *worker, const cf_call *call) {
     picking p = {.whole = &call->v[0],
                  .picked = cf_call_in(call, call->nin - 1),
                  .ids = cf_call_in(call, call->nin - 2),
-                 .dim = (int)call->i[0],
+                 .dim = (int)CF_PARAMS(call, select)->dim,
                  .add = 1};
     return pick_all(worker, &p);
 }
@@ -330,8 +332,10 @@ static cfx_status gather(cf_worker *worker, gathering *g) {
 }
 
 cfx_status CF_K(gather)(cf_worker *worker, const cf_call *call) {
-    gathering g = {
-        .whole = *cf_call_in(call, 0), .part = call->v[0], .ids = *cf_call_in(call, 1), .dim = (int)call->i[0]};
+    gathering g = {.whole = *cf_call_in(call, 0),
+                   .part = call->v[0],
+                   .ids = *cf_call_in(call, 1),
+                   .dim = (int)CF_PARAMS(call, select)->dim};
     return gather(worker, &g);
 }
 
@@ -340,7 +344,7 @@ cfx_status CF_K(scatter_add)(cf_worker *worker, const cf_call *call) {
     gathering g = {.whole = call->v[0],
                    .part = *cf_call_in(call, call->nin - 1),
                    .ids = *cf_call_in(call, call->nin - 2),
-                   .dim = (int)call->i[0],
+                   .dim = (int)CF_PARAMS(call, select)->dim,
                    .add = 1};
     return gather(worker, &g);
 }

@@ -145,15 +145,16 @@ static void crossentropy_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(crossentropy)(cf_worker *worker, const cf_call *call) {
+    const cf_crossentropy_params *params = cf_call_params(call);
     const cf_view *loss = &call->v[0], *x = cf_call_in(call, 0);
     const int64_t n = x->shape[0], classes = x->shape[1];
     crossentropy c = {.rows = rows_of(call, x),
                       .x = x,
                       .target = cf_call_in(call, 1),
                       .lse = &call->v[1],
-                      .ignore = call->i[1],
-                      .smoothing = call->p[0]};
-    const int reduction = (int)call->i[0];
+                      .ignore = params->ignore,
+                      .smoothing = params->smoothing};
+    const int reduction = (int)params->reduction;
     if (has_ids(c.target)) CF_TRY(check_ids(c.target, n, classes, c.ignore));
     const int team = cf_cpu_team(worker, n * classes * EXP_COST);
     CF_TRY(rows_begin(worker, &c.rows, 2, team, (size_t)n * sizeof(double) + 64, (void **)&c.losses));
@@ -194,6 +195,7 @@ static void crossentropy_bw_part(void *context, int64_t from, int64_t to) {
 }
 
 cfx_status CF_K(crossentropy_bw)(cf_worker *worker, const cf_call *call) {
+    const cf_crossentropy_params *params = cf_call_params(call);
     const cf_view *x = cf_call_in(call, 1);
     const int64_t n = x->shape[0], classes = x->shape[1];
     crossentropy c = {.rows = rows_of(call, x),
@@ -201,8 +203,8 @@ cfx_status CF_K(crossentropy_bw)(cf_worker *worker, const cf_call *call) {
                       .target = cf_call_in(call, 2),
                       .lse = cf_call_in(call, 3),
                       .dx = &call->v[0],
-                      .ignore = call->i[1],
-                      .smoothing = call->p[0],
+                      .ignore = params->ignore,
+                      .smoothing = params->smoothing,
                       .dy = cf_call_in(call, 0)};
     c.weight = CF_K(number)(cf_call_in(call, 4));
     if (n * classes == 0) return CFX_OK;

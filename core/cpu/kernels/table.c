@@ -9,14 +9,13 @@
 #define CF_ENGINE_LOSS(name) CF_K(loss)
 #define CF_ENGINE_OTHER(name) CF_K(name)
 
-#define CF_OP(name, family, domain, gradient) \
-    cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
+#define CF_OP(name, family, ...) cfx_status CF_ENGINE_##family(name)(cf_worker * worker, const cf_call *call);
 #include "device/ops.def"
 #undef CF_OP
 
 extern const cf_kernel CF_PASTE(cf_cpu_kernels, CF_ISA)[CF_OPS];
 const cf_kernel CF_PASTE(cf_cpu_kernels, CF_ISA)[CF_OPS] = {
-#define CF_OP(name, family, domain, gradient) [CF_OP_##name] = CF_ENGINE_##family(name),
+#define CF_OP(name, family, ...) [CF_OP_##name] = CF_ENGINE_##family(name),
 #include "device/ops.def"
 #undef CF_OP
 };

@@ -72,11 +72,12 @@ static void update_part(void *context, int64_t from, int64_t to) {
 
 static cfx_status update_one(cf_worker *worker, const cf_call *call) {
     const int64_t n = cf_view_numel(&call->v[0]);
-    const int rule = (int)call->i[0];
+    const cf_update_params *params = cf_call_params(call);
+    const int rule = (int)params->rule;
     if (rule < 0 || rule >= CF_RULES) return cf_fail(CFX_EFAULT, "there is no update rule %d", rule);
     updating u = {.call = call, .states = cf_rule_kind_states(rule), .compute = cf_compute_of(call->dtype)};
     u.loop = loops[rule][u.compute == CF_F64];
-    u.numbers = cf_rule_numbers_of(rule, call->p, cf_call_in(call, 1)->data);
+    u.numbers = cf_rule_numbers_of(rule, params, cf_call_in(call, 1)->data);
     if (call->nout != 1 + u.states)
         return cf_fail(CFX_EFAULT, "update rule %d has %d states, not %d", rule, u.states, call->nout - 1);
     CF_K(parallel)(cf_cpu_team(worker, n * 2), n, 64, update_part, &u);

@@ -1,0 +1,150 @@
+/* params.h: what a call says besides its views: a struct for each kind of row.
+ *
+ * A row of ops.def names its kind.  The struct lies in the call, behind its views (CF_PARAMS of ops.h), so a kind may
+ * hold what it needs, and a row without parameters has no bytes of them.  A caller that gives none means zeros.
+ * Structs hold values alone, neither addresses nor handles.
+ */
+#ifndef CF_DEVICE_PARAMS_H
+#define CF_DEVICE_PARAMS_H
+
+#include <stdint.h>
+
+typedef struct cf_none_params {
+    char nothing[0];
+} cf_none_params;
+
+/* UNARY, BINARY, TERNARY: p are the formula's numbers.  Of a call with one input less than the formula has operands,
+ * p[0] is the missing one: the last; or, reversed, the first of two. */
+typedef struct cf_formula_params {
+    double p[2];
+    int64_t reversed;
+} cf_formula_params;
+
+/* REDUCE: the last `dims` dimensions of the input are reduced.  correction: of var and std. */
+typedef struct cf_reduce_params {
+    double correction;
+    int64_t dims;
+} cf_reduce_params;
+
+/* LOSS, and their gradients: reduction is a cfx_reduction, param the loss's own number; of_y: 1 for the gradient of the
+ * second input instead of the first. */
+typedef struct cf_loss_params {
+    double param;
+    int32_t reduction, of_y;
+} cf_loss_params;
+
+/* ---- make and move */
+
+/* `value`; or, if is_exact and y is int64, `exact`, which a double may not hold. */
+typedef struct cf_fill_params {
+    double value;
+    int64_t exact, is_exact;
+} cf_fill_params;
+
+/* Of bytes: [from, from + bytes), n times. */
+typedef struct cf_ranges_params {
+    int64_t n;
+    struct {
+        int64_t from, bytes;
+    } range[];
+} cf_ranges_params;
+
+typedef struct cf_arange_params {
+    double start, step;
+} cf_arange_params;
+
+/* Where a random sequence begins: the words of `stream` of `seed`, from `position` on. */
+typedef struct cf_position {
+    uint64_t seed, stream, position;
+} cf_position;
+
+/* uniform: [a, b); normal: mean a, deviation b; randint: a to b inclusive. */
+typedef struct cf_random_params {
+    cf_position at;
+    double a, b;
+} cf_random_params;
+
+typedef struct cf_dropout_params {
+    cf_position at;
+    double p;
+} cf_dropout_params;
+
+typedef struct cf_tri_params {
+    int64_t diagonal, upper;
+} cf_tri_params;
+
+/* ---- order */
+
+typedef struct cf_topk_params {
+    int64_t k;
+} cf_topk_params;
+
+typedef struct cf_sort_params {
+    int64_t descending;
+} cf_sort_params;
+
+/* ---- products.  precision: a cfx_precision, which a backend may make use of */
+
+/* add: to y. */
+typedef struct cf_matmul_params {
+    int32_t add, precision;
+} cf_matmul_params;
+
+/* act: a row, with its numbers p; or -1. */
+typedef struct cf_dense_params {
+    double p[2];
+    int32_t act, precision;
+} cf_dense_params;
+
+/* ---- selection, layers */
+
+/* Along dimension dim. */
+typedef struct cf_select_params {
+    int64_t dim;
+} cf_select_params;
+
+typedef struct cf_layernorm_params {
+    double eps;
+} cf_layernorm_params;
+
+/* affine: gamma is there. */
+typedef struct cf_layernorm_bw_params {
+    int64_t affine;
+} cf_layernorm_bw_params;
+
+/* Labels that are `ignore` count for nothing. */
+typedef struct cf_crossentropy_params {
+    double smoothing;
+    int64_t ignore, reduction;
+} cf_crossentropy_params;
+
+/* ---- training and collectives */
+
+/* What changes with each step of an optimiser: rules.h says which number is which.  It stands here alone, for `update`
+ * reads the slot. */
+typedef struct cf_slot_params {
+    double numbers[8];
+} cf_slot_params;
+
+/* add: to y. */
+typedef struct cf_sumsq_params {
+    int64_t add;
+} cf_sumsq_params;
+
+typedef struct cf_clip_params {
+    double norm;
+} cf_clip_params;
+
+/* What stays from step to step.  scale: the parameter's share of the rate; clip_value: 0 for none. */
+typedef struct cf_update_params {
+    double scale, decay, clip_value, eps;
+    int64_t rule;
+} cf_update_params;
+
+/* op: a cf_combine; root: or -1; weight [nout] of CF_COMBINE_WEIGHTED, of the others none. */
+typedef struct cf_combine_params {
+    int32_t op, root;
+    double weight[];
+} cf_combine_params;
+
+#endif
