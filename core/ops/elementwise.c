@@ -54,14 +54,12 @@ static cfx_status give_op(cfx_tape *tape, cf_node *node, int k, cf_op op, const 
     const form *form = node->kept;
     cfx_tensor g, x[3];
     cfx_tensor *const in[3] = {(cfx_tensor *)dy, a, b};
+    cfx_tensor *const views[] = {&g, &x[0], &x[1], &x[2]};
     const int nin = 1 + (a != NULL) + (b != NULL);
     cf_place(tape, node, k, dy->_dtype, dy->_ndim, dy->_shape, &g);
     CF_TRY(cf_new(cf_device(dy), dy->_dtype, dy->_ndim, dy->_shape, &g));
-    cf_issue issue = {.op = op, .dtype = dy->_dtype, .nout = 1, .nin = nin, .t = {&g}, .params = &form->params};
-    for (int i = 0; i < nin; i++) {
-        cf_expand(in[i], dy->_ndim, dy->_shape, &x[i]);
-        issue.t[1 + i] = &x[i];
-    }
+    cf_issue issue = {.op = op, .dtype = dy->_dtype, .nout = 1, .nin = nin, .t = views, .params = &form->params};
+    for (int i = 0; i < nin; i++) cf_expand(in[i], dy->_ndim, dy->_shape, &x[i]);
     CF_TRY(cf_issue_run(&issue));
     return cf_give(tape, node, k, &g);
 }
@@ -86,8 +84,12 @@ CFX_API cfx_status cfx_unary(int32_t op, const cfx_tensor *x, double p0, double 
     const int compute = compute_dtype(op, x->_dtype);
     CF_TRY(cf_new(cf_device(x), result_dtype(op, compute), x->_ndim, x->_shape, out));
     const form form = {.op = (cf_op)op, .params.p = {p0, p1}};
-    CF_TRY(cf_issue_run(&(cf_issue){
-        .op = form.op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .params = &form.params}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = form.op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = CF_VIEWS(out, (cfx_tensor *)x),
+                                    .params = &form.params}));
     const cf_gradient gradient = cf_op_table[op].gradient;
     if (gradient == CF_GRADIENT_none || !x->_tape) return CFX_OK;
     if (gradient == CF_GRADIENT_own) return record(&form, neg_backward, 1, &x, 0, NULL, out);
@@ -202,7 +204,8 @@ static cfx_status run_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), ndim, shape, out));
     cf_expand(a, ndim, shape, &x);
     cf_expand(b, ndim, shape, &y);
-    return cf_issue_run(&(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = {out, &x, &y}});
+    return cf_issue_run(
+        &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = CF_VIEWS(out, &x, &y)});
 }
 
 CFX_API cfx_status cfx_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
@@ -232,8 +235,12 @@ CFX_API cfx_status cfx_binary_scalar(int32_t op, const cfx_tensor *a, double b, 
     const int compute = scalar_dtype(op, a, b);
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), a->_ndim, a->_shape, out));
     const form form = {.op = (cf_op)op, .params = {.p = {b}, .reversed = reversed}};
-    CF_TRY(cf_issue_run(&(cf_issue){
-        .op = form.op, .dtype = compute, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)a}, .params = &form.params}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = form.op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = CF_VIEWS(out, (cfx_tensor *)a),
+                                    .params = &form.params}));
     if (!binary_rows[op].backward || !a->_tape) return CFX_OK;
     const bool saves = reversed ? binary_rows[op].saves_reversed : binary_rows[op].saves_one;
     return record(&form, binary_rows[op].backward, 1, &a, saves, &a, out);
@@ -258,7 +265,7 @@ static cfx_status where_backward(cfx_tape *tape, cf_node *node, const cfx_tensor
                             .dtype = dy->_dtype,
                             .nout = 1,
                             .nin = 3,
-                            .t = {&g, &c, k == 1 ? (cfx_tensor *)dy : &x, k == 1 ? &x : (cfx_tensor *)dy}});
+                            .t = CF_VIEWS(&g, &c, k == 1 ? (cfx_tensor *)dy : &x, k == 1 ? &x : (cfx_tensor *)dy)});
         if (status == CFX_OK) status = cf_give(tape, node, k, &g);
     }
     cfx_release(&zero);
@@ -282,7 +289,8 @@ CFX_API cfx_status cfx_where(const cfx_tensor *condition, const cfx_tensor *a, c
     cf_expand(condition, ndim, shape, &c);
     cf_expand(a, ndim, shape, &x);
     cf_expand(b, ndim, shape, &y);
-    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_where, .dtype = dtype, .nout = 1, .nin = 3, .t = {out, &c, &x, &y}}));
+    CF_TRY(cf_issue_run(
+        &(cf_issue){.op = CF_OP_where, .dtype = dtype, .nout = 1, .nin = 3, .t = CF_VIEWS(out, &c, &x, &y)}));
     const cfx_tensor *const inputs[] = {condition, a, b};
     return record(&(form){.op = CF_OP_where}, where_backward, 3, inputs, 1, inputs, out);
 }
@@ -310,7 +318,7 @@ CFX_API cfx_status cfx_binary_into(int32_t op, cfx_tensor *y, const cfx_tensor *
     if (cf_overlaps(y, x)) CF_TRY(cf_clone(x, &copy));
     cf_expand(copy._buffer ? &copy : x, y->_ndim, y->_shape, &wide);
     const cfx_status status = cf_issue_run(
-        &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = {y, y, &wide}, .kind = CF_UPDATE});
+        &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = CF_VIEWS(y, y, &wide), .nupdated = 1});
     cfx_release(&copy);
     return status;
 }
@@ -326,9 +334,9 @@ CFX_API cfx_status cfx_binary_scalar_into(int32_t op, cfx_tensor *y, double valu
                                     .dtype = compute,
                                     .nout = 1,
                                     .nin = 1,
-                                    .t = {y, y},
+                                    .t = CF_VIEWS(y, y),
                                     .params = &(cf_formula_params){.p = {value}},
-                                    .kind = CF_UPDATE});
+                                    .nupdated = 1});
 }
 
 CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
@@ -338,9 +346,9 @@ CFX_API cfx_status cfx_clamp_into(cfx_tensor *y, double low, double high) {
                                     .dtype = y->_dtype,
                                     .nout = 1,
                                     .nin = 1,
-                                    .t = {y, y},
+                                    .t = CF_VIEWS(y, y),
                                     .params = &(cf_formula_params){.p = {low, high}},
-                                    .kind = CF_UPDATE});
+                                    .nupdated = 1});
 }
 
 /* ---- triangles -------------------------------------------------------------------------------------- */
@@ -366,7 +374,7 @@ CFX_API cfx_status cfx_tri(const cfx_tensor *x, int32_t upper, int64_t k, cfx_te
                                     .dtype = x->_dtype,
                                     .nout = 1,
                                     .nin = 1,
-                                    .t = {out, (cfx_tensor *)x},
+                                    .t = CF_VIEWS(out, (cfx_tensor *)x),
                                     .params = &(cf_tri_params){.upper = upper, .diagonal = k}}));
     return cf_record_one("tri", tri_backward, x, &(triangle){upper, k}, sizeof(triangle), out);
 }

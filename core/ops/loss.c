@@ -24,7 +24,7 @@ static cfx_status pair_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
                                         .dtype = dy->_dtype,
                                         .nout = 1,
                                         .nin = 3,
-                                        .t = {&g, (cfx_tensor *)dy, cf_saved(node, 0), cf_saved(node, 1)},
+                                        .t = CF_VIEWS(&g, (cfx_tensor *)dy, cf_saved(node, 0), cf_saved(node, 1)),
                                         .params = &(cf_loss_params){form->param, form->reduction, k}}));
         CF_TRY(cf_give(tape, node, k, &g));
     }
@@ -52,7 +52,7 @@ CFX_API cfx_status cfx_loss(int32_t op, const cfx_tensor *x, const cfx_tensor *y
                                     .dtype = dtype,
                                     .nout = 1,
                                     .nin = 2,
-                                    .t = {out, (cfx_tensor *)x, (cfx_tensor *)y},
+                                    .t = CF_VIEWS(out, (cfx_tensor *)x, (cfx_tensor *)y),
                                     .params = &(cf_loss_params){param, reduction, 0}}));
     const cfx_tensor *const inputs[] = {x, y};
     return cf_record(&(cf_recording){.op = name,
@@ -78,12 +78,13 @@ static cfx_status crossentropy_backward(cfx_tape *tape, cf_node *node, const cfx
     if (status == CFX_OK) {
         to = g; /* borrowed */
         cf_set_packed(&to, 2, x->_shape);
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_crossentropy_bw,
-                                          .dtype = in->dtype,
-                                          .nout = 1,
-                                          .nin = 5,
-                                          .t = {&to, &dy, x, cf_saved(node, 1), cf_saved(node, 2), cf_saved(node, 3)},
-                                          .params = form});
+        status = cf_issue_run(
+            &(cf_issue){.op = CF_OP_crossentropy_bw,
+                        .dtype = in->dtype,
+                        .nout = 1,
+                        .nin = 5,
+                        .t = CF_VIEWS(&to, &dy, x, cf_saved(node, 1), cf_saved(node, 2), cf_saved(node, 3)),
+                        .params = form});
         if (status != CFX_OK) g = to;
     }
     cfx_release(&dy);
@@ -131,7 +132,7 @@ CFX_API cfx_status cfx_crossentropy(const cfx_tensor *logits, const cfx_tensor *
                                           .dtype = dtype,
                                           .nout = 3,
                                           .nin = 2,
-                                          .t = {&loss, &lse, &weight, &x, &t},
+                                          .t = CF_VIEWS(&loss, &lse, &weight, &x, &t),
                                           .params = &(cf_crossentropy_params){smoothing, ignore, reduction}});
         if (status != CFX_OK) *out = loss;
     } else {

@@ -44,7 +44,7 @@ static cfx_status run_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tenso
                                           .dtype = dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {out, &x, &y},
+                                          .t = CF_VIEWS(out, &x, &y),
                                           .params = &(cf_matmul_params){.precision = cf_context(a)->precision}});
     }
     cfx_release(&left);
@@ -193,7 +193,7 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
                                       .dtype = x->_dtype,
                                       .nout = 1,
                                       .nin = bias ? 3 : 2,
-                                      .t = {&y, rows, &weight, (cfx_tensor *)bias},
+                                      .t = CF_VIEWS(&y, rows, &weight, (cfx_tensor *)bias),
                                       .params = &(cf_dense_params){{act_param(act)}, act, cf_context(x)->precision}});
     if (status != CFX_OK) *out = y; /* released by the failure */
     return status;
@@ -218,7 +218,7 @@ static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_t
                                           .dtype = dy->_dtype,
                                           .nout = bias ? 2 : 1,
                                           .nin = 2,
-                                          .t = {dpre, bias ? &dbias : dy, bias ? dy : &y, &y},
+                                          .t = CF_VIEWS(dpre, bias ? &dbias : dy, bias ? dy : &y, &y),
                                           .params = &(cf_dense_params){{act_param(act)}, act, 0}});
     else if (status == CFX_OK && bias) status = cfx_reduce(CF_OP_sum, dy, 1, (int32_t[]){0}, 0, 0, &dbias);
     if (status == CFX_OK && bias) status = cf_give(tape, node, 2, &dbias);

@@ -52,19 +52,14 @@ static cfx_status layernorm_backward(cfx_tape *tape, cf_node *node, const cfx_te
         to[0] = g[0];
         cf_set_packed(&to[0], 2, x->_shape);
         if (affine) flat(cf_saved(node, 3), &gamma);
-        cf_issue issue = {.op = CF_OP_layernorm_bw,
-                          .dtype = grad->_dtype,
-                          .nout = affine ? 3 : 1,
-                          .nin = affine ? 5 : 4,
-                          .params = &(cf_layernorm_bw_params){affine}};
-        int n = 0;
-        for (int k = 0; k < issue.nout; k++) issue.t[n++] = &to[k];
-        issue.t[n++] = &dy;
-        issue.t[n++] = x;
-        issue.t[n++] = cf_saved(node, 1);
-        issue.t[n++] = cf_saved(node, 2);
-        if (affine) issue.t[n] = &gamma;
-        status = cf_issue_run(&issue);
+        cfx_tensor *mean = cf_saved(node, 1), *rstd = cf_saved(node, 2);
+        status = cf_issue_run(&(cf_issue){.op = CF_OP_layernorm_bw,
+                                          .dtype = grad->_dtype,
+                                          .nout = affine ? 3 : 1,
+                                          .nin = affine ? 5 : 4,
+                                          .t = affine ? CF_VIEWS(&to[0], &to[1], &to[2], &dy, x, mean, rstd, &gamma)
+                                                      : CF_VIEWS(&to[0], &dy, x, mean, rstd),
+                                          .params = &(cf_layernorm_bw_params){affine}});
         if (status != CFX_OK) memset(g, 0, sizeof g); /* released by the failure */
     }
     for (int k = 0; k < (affine ? 3 : 1) && status == CFX_OK; k++) status = cf_give(tape, node, k, &g[k]);
@@ -94,7 +89,7 @@ CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, c
                                           .dtype = x->_dtype,
                                           .nout = 3,
                                           .nin = gamma ? 3 : 1,
-                                          .t = {&y, &mean, &rstd, &rows, &g, &b},
+                                          .t = CF_VIEWS(&y, &mean, &rstd, &rows, &g, &b),
                                           .params = &(cf_layernorm_params){eps}});
         if (status != CFX_OK) *out = y;
     } else {

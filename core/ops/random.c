@@ -46,7 +46,7 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
         cfx_release(out);
         return status;
     }
-    CF_TRY(cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .t = {out}, .params = &params}));
+    CF_TRY(cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .t = CF_VIEWS(out), .params = &params}));
     advance(cf_context_of(device), stream, cf_numel(out) * words);
     return CFX_OK;
 }
@@ -55,8 +55,12 @@ CFX_API cfx_status cfx_random(cfx_device *device, int32_t dtype, int32_t ndim, c
 
 static cfx_status run_dropout(const cfx_tensor *x, const cf_dropout_params *mask, cfx_tensor *out) {
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    return cf_issue_run(&(cf_issue){
-        .op = CF_OP_dropout, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}, .params = mask});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_dropout,
+                                    .dtype = x->_dtype,
+                                    .nout = 1,
+                                    .nin = 1,
+                                    .t = CF_VIEWS(out, (cfx_tensor *)x),
+                                    .params = mask});
 }
 
 /* The same numbers give the same mask. */

@@ -97,7 +97,7 @@ static cfx_status prod_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
                                                        .dtype = dy->_dtype,
                                                        .nout = 1,
                                                        .nin = 2,
-                                                       .t = {&to, &from, &x},
+                                                       .t = CF_VIEWS(&to, &from, &x),
                                                        .params = &(cf_reduce_params){.dims = s.nreduced}});
     if (status != CFX_OK) {
         g._buffer = to._buffer; /* released by the failure */
@@ -264,7 +264,7 @@ CFX_API cfx_status cfx_reduce(int32_t op, const cfx_tensor *x, int32_t ndims, co
                                     .dtype = compute,
                                     .nout = 1,
                                     .nin = 1,
-                                    .t = {to, &in},
+                                    .t = CF_VIEWS(to, &in),
                                     .params = &(cf_reduce_params){param, s.nreduced}}));
     if (to == &made) {
         *out = made;

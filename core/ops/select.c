@@ -39,7 +39,7 @@ static cfx_status give_added(cfx_tape *tape, cf_node *node, cf_op op, const cfx_
                                           .dtype = dy->_dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {&g, cf_saved(node, 0), (cfx_tensor *)dy},
+                                          .t = CF_VIEWS(&g, cf_saved(node, 0), (cfx_tensor *)dy),
                                           .params = &(cf_select_params){*(int32_t *)node->kept}});
     if (status != CFX_OK) {
         cfx_release(&g);
@@ -71,7 +71,7 @@ CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor 
                                           .dtype = x->_dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {out, (cfx_tensor *)x, &packed},
+                                          .t = CF_VIEWS(out, (cfx_tensor *)x, &packed),
                                           .params = &(cf_select_params){dim}});
     if (status == CFX_OK) status = record(CF_OP_index, index_backward, 1, &x, &packed, dim, out);
     cfx_release(&packed);
@@ -106,7 +106,7 @@ CFX_API cfx_status cfx_gather(const cfx_tensor *x, int32_t dim, const cfx_tensor
                                           .dtype = x->_dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {out, (cfx_tensor *)x, &packed},
+                                          .t = CF_VIEWS(out, (cfx_tensor *)x, &packed),
                                           .params = &(cf_select_params){dim}});
     if (status == CFX_OK) status = record(CF_OP_gather, gather_backward, 1, &x, &packed, dim, out);
     cfx_release(&packed);
@@ -142,7 +142,7 @@ CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_t
                                           .dtype = x->_dtype,
                                           .nout = 1,
                                           .nin = 2,
-                                          .t = {out, &packed, (cfx_tensor *)src},
+                                          .t = CF_VIEWS(out, &packed, (cfx_tensor *)src),
                                           .params = &(cf_select_params){dim}});
         if (status != CFX_OK) cfx_release(out);
     }
@@ -165,6 +165,6 @@ CFX_API cfx_status cfx_onehot(const cfx_tensor *ids, int64_t n, cfx_tensor *out)
     shape[ids->_ndim] = n;
     CF_TRY(cf_check_shape("onehot", CFX_FLOAT32, ids->_ndim + 1, shape));
     CF_TRY(cf_new(cf_device(ids), CFX_FLOAT32, ids->_ndim + 1, shape, out));
-    return cf_issue_run(
-        &(cf_issue){.op = CF_OP_onehot, .dtype = CFX_FLOAT32, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)ids}});
+    return cf_issue_run(&(cf_issue){
+        .op = CF_OP_onehot, .dtype = CFX_FLOAT32, .nout = 1, .nin = 1, .t = CF_VIEWS(out, (cfx_tensor *)ids)});
 }

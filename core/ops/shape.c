@@ -56,7 +56,7 @@ static cfx_status part_backward(cfx_tape *tape, cf_node *node, const cfx_tensor 
         if (dropped) cf_drop_dim(&view, dim);
     }
     cfx_status status = cf_issue_run(
-        &(cf_issue){.op = CF_OP_copy, .dtype = in->dtype, .nout = 1, .nin = 1, .t = {&view, (cfx_tensor *)dy}});
+        &(cf_issue){.op = CF_OP_copy, .dtype = in->dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(&view, (cfx_tensor *)dy)});
     cfx_release(&view);
     if (status == CFX_OK) return cf_give(tape, node, 0, &g);
     cfx_release(&g);
@@ -275,8 +275,8 @@ CFX_API cfx_status cfx_concat(int32_t n, const cfx_tensor *const *xs, int32_t di
         cfx_tensor part = {0};
         status = cfx_slice(out, dim, at, xs[k]->_shape[dim], 1, &part);
         if (status == CFX_OK)
-            status = cf_issue_run(
-                &(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {&part, (cfx_tensor *)xs[k]}});
+            status = cf_issue_run(&(cf_issue){
+                .op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(&part, (cfx_tensor *)xs[k])});
         cfx_release(&part);
         at += xs[k]->_shape[dim];
     }
@@ -343,7 +343,8 @@ CFX_API cfx_status cfx_flip(const cfx_tensor *x, int32_t ndims, const int32_t *d
         cf_narrow(&back, d, x->_shape[d] - 1, x->_shape[d], -1);
     }
     CF_TRY(cf_new(cf_device(x), x->_dtype, x->_ndim, x->_shape, out));
-    CF_TRY(cf_issue_run(&(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, &back}}));
+    CF_TRY(cf_issue_run(
+        &(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(out, &back)}));
     return cf_record_one("flip", flip_backward, x, &bits, sizeof bits, out);
 }
 
@@ -373,8 +374,8 @@ CFX_API cfx_status cfx_pad(const cfx_tensor *x, const int64_t *before, const int
     CF_TRY(cfx_full(cf_device(x), x->_dtype, x->_ndim, shape, value, out));
     cfx_tensor inside = *out; /* borrowed */
     for (int32_t d = 0; d < x->_ndim; d++) cf_narrow(&inside, d, before[d], x->_shape[d], 1);
-    const cfx_status status = cf_issue_run(
-        &(cf_issue){.op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {&inside, (cfx_tensor *)x}});
+    const cfx_status status = cf_issue_run(&(cf_issue){
+        .op = CF_OP_copy, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(&inside, (cfx_tensor *)x)});
     if (status != CFX_OK) {
         cfx_release(out);
         return status;

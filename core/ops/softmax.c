@@ -10,7 +10,7 @@ static cfx_status run_along(cf_op op, int dtype, int32_t dim, cfx_tensor *out, c
     cf_move_last(a, dim, &x);
     cf_move_last(b ? b : a, dim, &y);
     const cfx_status status =
-        cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .nin = b ? 2 : 1, .t = {&to, &x, &y}});
+        cf_issue_run(&(cf_issue){.op = op, .dtype = dtype, .nout = 1, .nin = b ? 2 : 1, .t = CF_VIEWS(&to, &x, &y)});
     cfx_release(&to);
     cfx_release(&x);
     cfx_release(&y);

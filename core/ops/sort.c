@@ -28,7 +28,7 @@ static cfx_status run_pick(cf_op op, const cfx_tensor *x, int32_t dim, int64_t n
         cf_move_last(values, dim, &to);
         cf_move_last(ids, dim, &to_ids);
         status = cf_issue_run(&(cf_issue){
-            .op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = {&to, &to_ids, &from}, .params = params});
+            .op = op, .dtype = x->_dtype, .nout = 2, .nin = 1, .t = CF_VIEWS(&to, &to_ids, &from), .params = params});
         cfx_release(&from);
         cfx_release(&to);
         cfx_release(&to_ids);

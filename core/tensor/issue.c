@@ -1,6 +1,7 @@
 /* issue.c: from an operation to a command.  See issue.h. */
 #include "tensor/issue.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "tensor/drift.h"
@@ -18,11 +19,15 @@ static cfx_status add_view(cf_dispatch *d, const cf_issue *issue, int k, cf_use 
     return cf_fail(CFX_EARG, "%s: its tensors belong to two contexts", cf_op_table[issue->op].name);
 }
 
+/* The first of the outputs that the operation updates; the inputs lie behind the last. */
+static cfx_tensor *const *updated(const cf_issue *issue) { return issue->t + issue->nout - issue->nupdated; }
+
 /* Adds the operation's views to the command, which has n operations. */
 static cfx_status add_views(cf_dispatch *d, const cf_issue *issue, int32_t n, const cfx_context *context) {
     for (int k = issue->nout; k < issue->nout + issue->nin; k++) CF_TRY(add_view(d, issue, k, CF_READ, context));
-    for (int k = 0; k < issue->nout; k++) CF_TRY(add_view(d, issue, k, issue->kind, context));
-    return issue->kind == CF_UPDATE ? cf_change_room(issue->nout, issue->nin, issue->t, n) : CFX_OK;
+    for (int k = 0; k < issue->nout; k++)
+        CF_TRY(add_view(d, issue, k, k < issue->nout - issue->nupdated ? CF_MAKE : CF_UPDATE, context));
+    return issue->nupdated ? cf_change_room(issue->nupdated, issue->nin, updated(issue), n) : CFX_OK;
 }
 
 static size_t params_bytes(const cf_issue *issue) { return cf_op_table[issue->op].params_bytes + issue->items_bytes; }
@@ -59,7 +64,7 @@ static cfx_status enqueue(const cf_issue *issues, int32_t n, cf_touch *touches) 
     }
     const cf_event e = cf_dispatch_end(&d);
     for (int32_t k = 0; k < n; k++)
-        if (issues[k].kind == CF_UPDATE) cf_did_change(issues[k].nout, issues[k].nin, issues[k].t, e);
+        if (issues[k].nupdated) cf_did_change(issues[k].nupdated, issues[k].nin, updated(&issues[k]), e);
     return CFX_OK;
 }
 
@@ -69,7 +74,18 @@ cfx_status cf_issue_list(const cf_issue *issues, int32_t n, cf_touch *touches) {
     return status;
 }
 
+/* Of so many views, as nearly all operations have, the touches lie on the stack. */
+enum { FEW_VIEWS = 8 };
+
 cfx_status cf_issue_run(const cf_issue *issue) {
-    cf_touch touches[CF_ISSUE_VIEWS];
-    return cf_issue_list(issue, 1, touches);
+    cf_touch few[FEW_VIEWS];
+    const int views = issue->nout + issue->nin;
+    void *many = NULL;
+    if (views > FEW_VIEWS && cf_alloc((size_t)views * sizeof(cf_touch), &many) != CFX_OK) {
+        undo(issue);
+        return CFX_EMEMORY;
+    }
+    const cfx_status status = cf_issue_list(issue, 1, many ? many : few);
+    free(many);
+    return status;
 }

@@ -4,17 +4,18 @@
 
 #include "tensor/dispatch.h"
 
-enum { CF_ISSUE_VIEWS = 8 };
+/* As many as the operation has. */
+#define CF_VIEWS(...) ((cfx_tensor *const[]){__VA_ARGS__})
 
 /* Inputs may lie on other devices only for `copy`. */
 typedef struct cf_issue {
     cf_op op;
     int dtype; /* the dtype that it computes in */
     int nout, nin;
-    cfx_tensor *t[CF_ISSUE_VIEWS]; /* outputs, then inputs */
-    const void *params;            /* of the row's kind; NULL: zeros */
-    size_t items_bytes;            /* of the list at their end, if the kind has one */
-    cf_use kind;                   /* of its outputs: CF_MAKE or CF_UPDATE */
+    int nupdated;         /* so many of the outputs, the last ones, are updated; the others are made */
+    cfx_tensor *const *t; /* outputs, then inputs */
+    const void *params;   /* of the row's kind; NULL: zeros */
+    size_t items_bytes;   /* of the list at their end, if the kind has one */
 } cf_issue;
 
 /* Fills the call, orders it and notes its uses.  On failure nothing was enqueued, and outputs that were never written

@@ -104,7 +104,7 @@ static cfx_status zero_ranges(cfx_tensor *whole, cf_ranges_params *ranges) {
     const cf_issue issue = {.op = CF_OP_zero_ranges,
                             .dtype = whole->_dtype,
                             .nout = 1,
-                            .t = {whole},
+                            .t = CF_VIEWS(whole),
                             .params = ranges,
                             .items_bytes = bytes};
     const cfx_status status = ranges->n ? cf_issue_run(&issue) : CFX_OK;

@@ -14,7 +14,7 @@ CFX_API cfx_status cfx_full(cfx_device *device, int32_t dtype, int32_t ndim, con
     CF_TRY(cf_check_device("full", device));
     CF_TRY(cf_new(device, dtype, ndim, shape, out));
     return cf_issue_run(&(cf_issue){
-        .op = CF_OP_fill, .dtype = dtype, .nout = 1, .t = {out}, .params = &(cf_fill_params){.value = value}});
+        .op = CF_OP_fill, .dtype = dtype, .nout = 1, .t = CF_VIEWS(out), .params = &(cf_fill_params){.value = value}});
 }
 
 CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, double start, double step,
@@ -23,7 +23,7 @@ CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, doub
     CF_TRY(cf_check_device("arange", device));
     CF_TRY(cf_new(device, dtype, 1, &n, out));
     return cf_issue_run(&(cf_issue){
-        .op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = {out}, .params = &(cf_arange_params){start, step}});
+        .op = CF_OP_arange, .dtype = dtype, .nout = 1, .t = CF_VIEWS(out), .params = &(cf_arange_params){start, step}});
 }
 
 /* ---- copies ----------------------------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ CFX_API cfx_status cfx_arange(cfx_device *device, int32_t dtype, int64_t n, doub
 static cfx_status copy_near(const cfx_tensor *x, cfx_device *device, int32_t dtype, cfx_tensor *out) {
     CF_TRY(cf_new(device, dtype, x->_ndim, x->_shape, out));
     return cf_issue_run(
-        &(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = {out, (cfx_tensor *)x}});
+        &(cf_issue){.op = CF_OP_copy, .dtype = dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(out, (cfx_tensor *)x)});
 }
 
 /* Converted and packed where it lies, its bytes are moved. */
@@ -65,13 +65,17 @@ cfx_status cf_packed(const cfx_tensor *x, cfx_tensor *out) {
 cfx_status cf_add_into(cfx_tensor *y, const cfx_tensor *x) {
     cfx_tensor wide;
     cf_expand(x, y->_ndim, y->_shape, &wide);
-    return cf_issue_run(&(cf_issue){.op = CF_OP_add, .dtype = y->_dtype, .nout = 1, .nin = 2, .t = {y, y, &wide}});
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_add, .dtype = y->_dtype, .nout = 1, .nin = 2, .t = CF_VIEWS(y, y, &wide)});
 }
 
 cfx_status cf_add(const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {
     CF_TRY(cf_new(cf_device(a), a->_dtype, a->_ndim, a->_shape, out));
-    return cf_issue_run(&(cf_issue){
-        .op = CF_OP_add, .dtype = a->_dtype, .nout = 1, .nin = 2, .t = {out, (cfx_tensor *)a, (cfx_tensor *)b}});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_add,
+                                    .dtype = a->_dtype,
+                                    .nout = 1,
+                                    .nin = 2,
+                                    .t = CF_VIEWS(out, (cfx_tensor *)a, (cfx_tensor *)b)});
 }
 
 cfx_status cf_sum_to(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *out) {
@@ -89,7 +93,7 @@ cfx_status cf_sum_to(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cf
                                     .dtype = x->_dtype,
                                     .nout = 1,
                                     .nin = 1,
-                                    .t = {out, &in},
+                                    .t = CF_VIEWS(out, &in),
                                     .params = &(cf_reduce_params){.dims = n}}));
     for (int32_t k = 0; k < n; k++)
         if (reduced[k] >= lead) cf_dims_insert(out->_ndim++, reduced[k] - lead, 1, 0, out->_shape, out->_stride);
@@ -108,9 +112,9 @@ bool cf_overlaps(const cfx_tensor *y, const cfx_tensor *x) {
 
 /* Filling all of a buffer makes its value if it has none yet; else an old one would be void where this is skipped.  So
  * it is to be where the old one is not that of the other replicas. */
-static cf_use kind_of(const cfx_tensor *y) {
-    if (cf_is_behind(y)) return CF_MAKE;
-    return cf_is_whole(y) && (y->_buffer->empty || cf_refuse_void(y) != CFX_OK) ? CF_MAKE : CF_UPDATE;
+static bool is_update(const cfx_tensor *y) {
+    if (cf_is_behind(y)) return false;
+    return !cf_is_whole(y) || !(y->_buffer->empty || cf_refuse_void(y) != CFX_OK);
 }
 
 CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
@@ -119,26 +123,26 @@ CFX_API cfx_status cfx_fill(cfx_tensor *y, double value) {
     return cf_issue_run(&(cf_issue){.op = CF_OP_fill,
                                     .dtype = y->_dtype,
                                     .nout = 1,
-                                    .t = {y},
+                                    .t = CF_VIEWS(y),
                                     .params = &(cf_fill_params){.value = value},
-                                    .kind = kind_of(y)});
+                                    .nupdated = is_update(y)});
 }
 
 cfx_status cf_fill_make(cfx_tensor *y) {
-    return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = {y}});
+    return cf_issue_run(&(cf_issue){.op = CF_OP_fill, .dtype = y->_dtype, .nout = 1, .t = CF_VIEWS(y)});
 }
 
-static cfx_status copy_into(cfx_tensor *y, const cfx_tensor *x, cf_use kind) {
+static cfx_status copy_into(cfx_tensor *y, const cfx_tensor *x, bool updates) {
     cfx_tensor wide, near = {0};
     if (cf_is_far(cf_device(y), cf_device(x))) CF_TRY(cf_copy_to(x, cf_device(y), x->_dtype, &near));
     cf_expand(near._buffer ? &near : x, y->_ndim, y->_shape, &wide);
-    const cfx_status status = cf_issue_run(
-        &(cf_issue){.op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = {y, &wide}, .kind = kind});
+    const cfx_status status = cf_issue_run(&(cf_issue){
+        .op = CF_OP_copy, .dtype = y->_dtype, .nout = 1, .nin = 1, .t = CF_VIEWS(y, &wide), .nupdated = updates});
     cfx_release(&near);
     return status;
 }
 
-cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) { return copy_into(y, x, CF_MAKE); }
+cfx_status cf_copy_make(cfx_tensor *y, const cfx_tensor *x) { return copy_into(y, x, false); }
 
 CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     cfx_tensor copy = {0};
@@ -147,7 +151,7 @@ CFX_API cfx_status cfx_copy(cfx_tensor *y, const cfx_tensor *x) {
     if (cf_context(x) != cf_context(y)) return cf_fail(CFX_EARG, "copy_: its tensors belong to two contexts");
     CF_TRY(cf_check_into("copy_", y, x));
     if (cf_overlaps(y, x)) CF_TRY(cf_clone(x, &copy));
-    const cfx_status status = copy_into(y, copy._buffer ? &copy : x, kind_of(y));
+    const cfx_status status = copy_into(y, copy._buffer ? &copy : x, is_update(y));
     cfx_release(&copy);
     return status;
 }

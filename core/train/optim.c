@@ -75,19 +75,21 @@ static cfx_status make_slot(cfx_device *device, int32_t kind, const cfx_rule *ru
     const int64_t n = 8;
     slot_numbers(kind, rule, step, params.numbers);
     CF_TRY(cf_new(device, CFX_FLOAT64, 1, &n, slot));
-    return cf_issue_run(&(cf_issue){.op = CF_OP_slot, .dtype = CFX_FLOAT64, .nout = 1, .t = {slot}, .params = &params});
+    return cf_issue_run(
+        &(cf_issue){.op = CF_OP_slot, .dtype = CFX_FLOAT64, .nout = 1, .t = CF_VIEWS(slot), .params = &params});
 }
 
 /* So many calls are one command: what a launch's parameters hold the addresses of. */
-enum { LIST = 60 };
+enum { LIST = 60, VIEWS = 3 + MAX_STATES };
 
 /* A command in the making. */
 typedef struct list {
     int32_t n;
     cf_issue issues[LIST];
-    cf_touch touches[LIST * CF_ISSUE_VIEWS];
+    cf_touch touches[LIST * VIEWS];
     cf_update_params params[LIST];
     cfx_tensor views[LIST][2 + MAX_STATES];
+    cfx_tensor *t[LIST][VIEWS]; /* of each issue: these, the result or the slot */
 } list;
 
 static cfx_status new_list(list **out) {
@@ -116,10 +118,12 @@ static cfx_status sum_squares(cfx_device *device, cfx_tensor *const *xs, int32_t
     for (int32_t k = 0; k < count && status == CFX_OK; k++) {
         const cfx_tensor *first = xs[stretches[k].leaf];
         if (cf_device(first) != device) continue;
-        cfx_tensor *x = &sums->views[sums->n][0];
+        cfx_tensor *x = &sums->views[sums->n][0], **t = sums->t[sums->n];
         stretch_of(first, stretches[k].n, x);
+        t[0] = out;
+        t[1] = x;
         sums->issues[sums->n++] = (cf_issue){
-            .op = CF_OP_sumsq, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = {out, x}, .params = adds ? &adding : NULL};
+            .op = CF_OP_sumsq, .dtype = x->_dtype, .nout = 1, .nin = 1, .t = t, .params = adds ? &adding : NULL};
         adds = true;
         if (sums->n == LIST) status = issue_list(sums);
     }
@@ -200,9 +204,9 @@ static cfx_status clip(const update *u, slot *slots, int32_t n) {
                                               .dtype = CFX_FLOAT64,
                                               .nout = 1,
                                               .nin = 1,
-                                              .t = {&slots[k].numbers, &total},
+                                              .t = CF_VIEWS(&slots[k].numbers, &total),
                                               .params = &(cf_clip_params){u->rule->clip_norm},
-                                              .kind = CF_UPDATE});
+                                              .nupdated = 1});
         cfx_release(&total);
         CF_TRY(status);
     }
@@ -285,6 +289,7 @@ static void add_stretch(const update *u, int32_t k, cfx_tensor *numbers, list *t
     const int32_t states = cf_rule_kind_states(u->kind), leaf = u->stretches[k].leaf;
     cfx_tensor *x = to->views[to->n];
     cf_update_params *params = &to->params[to->n];
+    cfx_tensor **t = to->t[to->n];
     cf_issue *issue = &to->issues[to->n++];
     *params = (cf_update_params){.scale = u->scale ? u->scale[leaf] : 1,
                                  .decay = u->rule->decay * (u->decay ? u->decay[leaf] : 1),
@@ -295,13 +300,14 @@ static void add_stretch(const update *u, int32_t k, cfx_tensor *numbers, list *t
                         .dtype = u->lists[leaf]->_dtype,
                         .nout = 1 + states,
                         .nin = 2,
-                        .kind = CF_UPDATE,
+                        .nupdated = 1 + states,
+                        .t = t,
                         .params = params};
     for (int32_t r = 0; r < 2 + states; r++) stretch_of(u->lists[(int64_t)r * u->n + leaf], u->stretches[k].n, &x[r]);
-    issue->t[0] = &x[0];
-    for (int32_t s = 0; s < states; s++) issue->t[1 + s] = &x[2 + s];
-    issue->t[1 + states] = &x[1];
-    issue->t[2 + states] = numbers;
+    t[0] = &x[0];
+    for (int32_t s = 0; s < states; s++) t[1 + s] = &x[2 + s];
+    t[1 + states] = &x[1];
+    t[2 + states] = numbers;
 }
 
 /* Whether one launch can update both: they have a device, a dtype and a slot. */
