@@ -2,6 +2,7 @@
 #include "tensor/drift.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- rounds ----------------------------------------------------------------------------------------- */
 
@@ -29,7 +30,8 @@ static bool was_skipped(cf_event e) { return cf_event_void(e) || cf_event_is_poi
 
 /* Whether another replica made more of the round's changes than this one. */
 static cfx_status is_behind(const cf_round *round, int32_t replica, bool *is) {
-    int32_t made[CF_MAX_DEVICES] = {0};
+    int64_t made[CF_MAX_DEVICES];
+    memcpy(made, round->made, sizeof made);
     *is = false;
     for (int32_t k = 0; k < round->n; k++) {
         const struct cf_noted *noted = &round->noted[k];
@@ -49,11 +51,52 @@ static const cf_drift *round_of(int nout, int nin, cfx_tensor *const *t) {
     return NULL;
 }
 
+/* Learns what became of a change; *stays: it is to be kept.  Of one that is not known by now neither is known what comes
+ * behind it. */
+static cfx_status look_at(cf_changes *all, cf_change *c, bool *is_known, bool *stays) {
+    bool is = false;
+    *is_known = *stays = true;
+    if (c->fault) return CFX_OK;
+    const cf_fault *fault = cf_event_void(c->event);
+    *is_known = fault || (cf_event_done(c->event) && !was_skipped(c->event));
+    if (!*is_known) return CFX_OK;
+    if (fault) CF_TRY(is_behind(c->round, c->replica, &is));
+    if (is) c->fault = fault;
+    all->behind += is;
+    /* others may yet make what this one skipped, while they hold what they need for it */
+    *stays = is || (fault && c->round->holders > 0);
+    return CFX_OK;
+}
+
+/* Learns what became of the changes, as far as it is known by now, and forgets those that were made. */
+static cfx_status look(cf_changes *all) {
+    cfx_status status = CFX_OK;
+    int32_t kept = 0, k = 0;
+    for (bool is_known = true, stays; k < all->n; k++) {
+        status = look_at(all, &all->items[k], &is_known, &stays);
+        if (status != CFX_OK || !is_known) break;
+        if (stays) all->items[kept++] = all->items[k];
+        else cf_round_drop(all->items[k].round);
+    }
+    memmove(&all->items[kept], &all->items[k], (size_t)(all->n - k) * sizeof *all->items);
+    all->n -= k - kept;
+    return status;
+}
+
+/* Room for so many more changes: for what is under way, not for what was made in a long run. */
+static cfx_status changes_room(cf_drift *drift, int32_t more) {
+    cf_changes *all = drift->changes;
+    if (all && all->n + more > all->room) {
+        CF_TRY(look(all));
+        if (2 * all->n > all->room) more += all->room; /* else it would soon be looked at again */
+    }
+    return cf_changes_room(drift, more);
+}
+
 cfx_status cf_change_room(int nout, int nin, cfx_tensor *const *t, int32_t commands) {
     const cf_drift *source = round_of(nout, nin, t);
     if (!source) return CFX_OK;
-    for (int k = 0; k < nout; k++)
-        CF_TRY(cf_changes_room(&t[k]->_buffer->drift, nout * commands)); /* they may be one */
+    for (int k = 0; k < nout; k++) CF_TRY(changes_room(&t[k]->_buffer->drift, nout * commands)); /* they may be one */
     return cf_round_room(source->round, commands);
 }
 
@@ -67,28 +110,6 @@ void cf_did_change(int nout, int nin, cfx_tensor *const *t, cf_event e) {
         cf_extent(t[k], &c.from, &c.to);
         cf_change_add(&t[k]->_buffer->drift, &c);
     }
-}
-
-/* Learns what became of the changes, as far as it is known by now. */
-static cfx_status look(cf_changes *all) {
-    for (int32_t k = 0; k < all->n;) {
-        cf_change *c = &all->items[k];
-        bool is = c->fault != NULL;
-        if (is) {
-            k++;
-            continue;
-        }
-        const cf_fault *fault = cf_event_void(c->event);
-        if (!fault && (!cf_event_done(c->event) || was_skipped(c->event)))
-            return CFX_OK; /* nor is what comes behind it */
-        if (fault) CF_TRY(is_behind(c->round, c->replica, &is));
-        if (is) c->fault = fault;
-        all->behind += is;
-        /* others may yet make what this one skipped, while they hold what they need for it */
-        if (is || (fault && c->round->holders > 0)) k++;
-        else cf_change_drop(all, k);
-    }
-    return CFX_OK;
 }
 
 /* The change that left x behind, or NULL. */

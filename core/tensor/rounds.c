@@ -27,9 +27,24 @@ void cf_round_join(cf_drift *drift, cf_round *round, int32_t replica) {
     drift->replica = replica;
 }
 
+/* Counts the commands that are known to have run, and forgets those and what was skipped for good. */
+static void count_made(cf_round *round) {
+    int32_t kept = 0;
+    for (int32_t k = 0; k < round->n; k++) {
+        const struct cf_noted noted = round->noted[k];
+        const bool is_void = cf_event_void(noted.event) != NULL;
+        if (cf_event_done(noted.event) && (is_void || !cf_event_is_poisoned(noted.event)))
+            round->made[noted.replica] += !is_void;
+        else round->noted[kept++] = noted;
+    }
+    round->n = kept;
+}
+
 cfx_status cf_round_room(cf_round *round, int32_t more) {
+    if (round->n + more <= round->room) return CFX_OK;
+    count_made(round);
     const int32_t need = round->n + more;
-    if (need <= round->room) return CFX_OK;
+    if (2 * need <= round->room) return CFX_OK; /* else it would soon be counted again */
     const int32_t room = 2 * round->room > need ? 2 * round->room : need + 7;
     void *noted = round->noted;
     CF_TRY(cf_realloc(&noted, (size_t)room * sizeof *round->noted));

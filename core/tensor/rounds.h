@@ -5,6 +5,7 @@
 #ifndef CF_TENSOR_ROUNDS_H
 #define CF_TENSOR_ROUNDS_H
 
+#include "device/backends.h"
 #include "device/event.h"
 
 /* The value that came out of one collective. */
@@ -16,7 +17,8 @@ typedef struct cf_round {
     struct cf_noted {
         int32_t replica;
         cf_event event;
-    } * noted; /* commands that changed something by it, in the order of each replica */
+    } * noted;                    /* commands that changed something by it, of which it is not known whether they ran */
+    int64_t made[CF_MAX_DEVICES]; /* by replica: commands that did */
 } cf_round;
 
 typedef struct cf_change {
@@ -41,7 +43,7 @@ typedef struct cf_drift {
 
 void cf_round_drop(cf_round *round);
 void cf_round_join(cf_drift *drift, cf_round *round, int32_t replica);
-/* Room to note n more commands, so that noting them cannot fail. */
+/* Room to note n more commands, so that noting them cannot fail.  It grows with what is under way, not with the run. */
 cfx_status cf_round_room(cf_round *round, int32_t n);
 
 cfx_status cf_changes_room(cf_drift *drift, int32_t n);

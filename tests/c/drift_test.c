@@ -306,3 +306,28 @@ TEST(a_long_run_keeps_nothing_of_the_changes_that_were_made) {
     CHECK(cf_changes_kept(t.states.leaves[0]) <= 1);
     finish(&t);
 }
+
+/* Such as running statistics that were averaged once: nobody asks whether they are behind. */
+TEST(a_long_run_in_place_after_one_collective_keeps_no_more_than_what_is_under_way) {
+    enum { TIMES = 4000, EACH = 50 };
+    setup(2);
+    cfx_tensor x[2] = {full(device[0], 3, 1), full(device[1], 3, 1)};
+    CHECK_STATUS(cfx_allreduce("avg", 2, 1, (cfx_tensor *[]){&x[0], &x[1]}), CFX_OK);
+    for (int k = 1; k <= TIMES; k++) {
+        CHECK_STATUS(cfx_binary_scalar_into(CF_OP_mul, &x[0], 0.5), CFX_OK);
+        CHECK_STATUS(cfx_binary_into(CF_OP_add, &x[0], &x[0]), CFX_OK);
+        if (k % EACH == 0) CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
+    }
+    CHECK(x[0]._buffer->drift.changes->room <= 16 * EACH);
+    CHECK(x[0]._buffer->drift.round->room <= 16 * EACH);
+    CHECK_EQ(value_of(&x[0]), 1);
+    /* what was counted and forgotten still tells that the other replica made less of the round's changes */
+    cfx_at_line(context, "train.lua", 12);
+    fault(device[1]);
+    CHECK_STATUS(cfx_binary_into(CF_OP_add, &x[1], &x[1]), CFX_OK);
+    raise_fault();
+    check_behind(cfx_allreduce("avg", 2, 1, (cfx_tensor *[]){&x[0], &x[1]}), 1);
+    release(1, &x[0]);
+    release(1, &x[1]);
+    teardown();
+}
