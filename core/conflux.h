@@ -536,7 +536,10 @@ CFX_API int32_t cfx_safetensors_count(const cfx_safetensors *file);
 CFX_API const char *cfx_safetensors_name(const cfx_safetensors *file, int32_t i);
 /* The value of a metadata key, or NULL. */
 CFX_API const char *cfx_safetensors_meta(const cfx_safetensors *file, const char *key);
-/* Tensor i, on `device`. */
+/* How many keys the metadata has, and key i, NULL out of range. */
+CFX_API int32_t cfx_safetensors_meta_count(const cfx_safetensors *file);
+CFX_API const char *cfx_safetensors_meta_key(const cfx_safetensors *file, int32_t i);
+/* Tensor i, on `device`; int8, int16 and uint16 as int32. */
 CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *file, int32_t i, cfx_device *device, cfx_tensor *out);
 
 /* cdef: end */

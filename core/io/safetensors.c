@@ -43,9 +43,33 @@ static const char *const dtype_names[CFX_DTYPES] = {
     [CFX_FLOAT16] = "F16", [CFX_BFLOAT16] = "BF16", [CFX_FLOAT32] = "F32", [CFX_FLOAT64] = "F64",
 };
 
+/* Integers of other programs that Conflux has no dtype for: a reader gets int32, which holds all their
+ * values. */
+typedef struct narrow {
+    const char *name;
+    size_t size;
+    void (*widen)(size_t n, const void *from, int32_t *to);
+} narrow;
+
+#define WIDEN(name, type)                                            \
+    static void name(size_t n, const void *from, int32_t *to) {      \
+        for (size_t i = 0; i < n; i++) {                             \
+            type v; /* a file aligns nothing */                      \
+            memcpy(&v, (const char *)from + i * sizeof v, sizeof v); \
+            to[i] = v;                                               \
+        }                                                            \
+    }
+WIDEN(widen_int8, int8_t)
+WIDEN(widen_int16, int16_t)
+WIDEN(widen_uint16, uint16_t)
+
+static const narrow narrows[] = {{"I8", 1, widen_int8}, {"I16", 2, widen_int16}, {"U16", 2, widen_uint16}};
+enum { NARROWS = sizeof narrows / sizeof *narrows };
+
 typedef struct entry {
     char *name;
     int32_t dtype, ndim;
+    const narrow *narrow; /* what the file holds, or NULL: values of dtype */
     int64_t shape[CFX_MAX_DIMS];
     int64_t begin, end; /* data offsets */
 } entry;
@@ -98,6 +122,11 @@ static cfx_status read_dtype(cf_json *j, entry *e) {
     e->dtype = -1;
     for (int32_t d = 0; d < CFX_DTYPES; d++)
         if (strcmp(name, dtype_names[d]) == 0) e->dtype = d;
+    for (int i = 0; i < NARROWS; i++) {
+        if (strcmp(name, narrows[i].name) != 0) continue;
+        e->narrow = &narrows[i];
+        e->dtype = CFX_INT32;
+    }
     const cfx_status status =
         e->dtype < 0 ? cf_fail(CFX_EIO, "tensor '%s' has dtype '%s', which Conflux does not know", e->name, name)
                      : CFX_OK;
@@ -205,6 +234,7 @@ static cfx_status check_extent(const entry *e) {
     size_t bytes;
     if (!cf_shape_bytes(e->dtype, e->ndim, e->shape, &bytes))
         return cf_fail(CFX_EIO, "tensor '%s': its shape is larger than any file", e->name);
+    if (e->narrow) bytes = bytes / sizeof(int32_t) * e->narrow->size;
     if (e->end < e->begin || (size_t)(e->end - e->begin) != bytes)
         return cf_fail(CFX_EIO,
                        "tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] do not hold the %zu bytes of its shape",
@@ -341,6 +371,12 @@ CFX_API const char *cfx_safetensors_meta(const cfx_safetensors *f, const char *k
     return p ? p->value : NULL;
 }
 
+CFX_API int32_t cfx_safetensors_meta_count(const cfx_safetensors *f) { return f ? (int32_t)f->n_pairs : 0; }
+
+CFX_API const char *cfx_safetensors_meta_key(const cfx_safetensors *f, int32_t i) {
+    return f && i >= 0 && (size_t)i < f->n_pairs ? f->pairs[i].key : NULL;
+}
+
 /* A bool of another value than 0 and 1 would break the kernels' arithmetic on it. */
 static cfx_status check_bools(const cfx_safetensors *f, const entry *e) {
     const unsigned char *p = f->map + f->data + e->begin, *end = f->map + f->data + e->end;
@@ -358,8 +394,16 @@ CFX_API cfx_status cfx_safetensors_read(const cfx_safetensors *f, int32_t i, cfx
     struct stat st;
     if (fstat(f->fd, &st) != 0 || (uint64_t)st.st_size < f->size)
         return cf_fail(CFX_EIO, "safetensors_read: %s: the file was cut while it was open", f->path);
+    const unsigned char *values = f->map + f->data + e->begin;
     if (e->dtype == CFX_BOOL) CF_TRY(check_bools(f, e));
-    return cfx_from_host(device, e->dtype, e->ndim, e->shape, f->map + f->data + e->begin, out);
+    if (!e->narrow || e->begin == e->end) return cfx_from_host(device, e->dtype, e->ndim, e->shape, values, out);
+    const size_t n = (size_t)(e->end - e->begin) / e->narrow->size;
+    void *wide;
+    CF_TRY(cf_alloc(n * sizeof(int32_t), &wide));
+    e->narrow->widen(n, values, wide);
+    const cfx_status status = cfx_from_host(device, e->dtype, e->ndim, e->shape, wide, out);
+    free(wide);
+    return status;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */

@@ -317,7 +317,8 @@ local function shape_text(t)
   return ("[%s] (%s)"):format(concat(sizes, ", "), core.dtypes[t._dtype])
 end
 
-local function compare_tensors(file, names, tensors, problems)
+-- Notes in `problems` which tensors do not fit; what may be missing or unexpected is no problem.
+local function compare_tensors(file, names, tensors, problems, o)
   local known = {}
   for i = 1, #names do
     local name = names[i]
@@ -325,7 +326,7 @@ local function compare_tensors(file, names, tensors, problems)
     if known[name] then
       problems[#problems + 1] = ("two tensors here have the path %s"):format(quote(name))
     elseif not y then
-      problems[#problems + 1] = ("%s is not in the file"):format(quote(name))
+      if o.missing ~= "keep" then problems[#problems + 1] = ("%s is not in the file"):format(quote(name)) end
     elseif x._buffer == nil then
       problems[#problems + 1] = ("%s was released"):format(quote(name))
     elseif shape_text(x) ~= shape_text(y) then
@@ -335,18 +336,18 @@ local function compare_tensors(file, names, tensors, problems)
     known[name] = true
   end
   for i = 1, #file.names do
-    if not known[file.names[i]] then
+    if not known[file.names[i]] and o.unexpected ~= "ignore" then
       problems[#problems + 1] = ("%s is in the file, but not here"):format(quote(file.names[i]))
     end
   end
 end
 
-local function load_into(file, into)
+local function load_into(file, into, o)
   local tensors, names = tree.leaves(into)
   for i = 1, #names do names[i] = names[i] == "" and ALONE or names[i] end
   local fit = {problems = {}, values = {}, here = {}, there = {}, paths = {}}
   local problems, values = fit.problems, fit.values
-  compare_tensors(file, names, tensors, problems)
+  compare_tensors(file, names, tensors, problems, o)
   if file.node then compare(grow_tree(file, HOLE), into, "", fit) end
   if #problems > 0 then
     sort(problems)
@@ -354,9 +355,11 @@ local function load_into(file, into)
   end
   for i = 1, #tensors do
     local from = file.tensors[names[i]]
-    local st = C.cfx_copy(tensors[i], from)
-    if st ~= 0 then settle(st, C.cfx_copy, tensors[i], from) end
-    C.cfx_release(from)
+    if from then
+      local st = C.cfx_copy(tensors[i], from)
+      if st ~= 0 then settle(st, C.cfx_copy, tensors[i], from) end
+      C.cfx_release(from)
+    end
   end
   for i = 1, #values do
     local v = values[i]
@@ -367,17 +370,65 @@ end
 
 -- ---- load ---------------------------------------------------------------------------------------------------
 
-local function read_file(path, device)
+-- The longest part of a name that the table has, up to a dot, becomes what it says there: "" takes it away, false
+-- leaves the tensor out.
+local function rename_by(table, name)
+  local head = name
+  while table[head] == nil do
+    head = head:match "^(.*)%."
+    if not head then return name end
+  end
+  return table[head] and (table[head] .. name:sub(#head + 1)):gsub("^%.", "")
+end
+
+local function check_rename(rename)
+  if rename == nil or type(rename) == "function" then return rename end
+  if type(rename) ~= "table" then check.wrong("load", "rename", "a table of names, or a function", rename) end
+  for key, v in each, rename do
+    if type(key) ~= "string" or v ~= false and type(v) ~= "string" then
+      check.arg("load", "rename", "a table from names to names, or to false", ("%s for %s"):format(check.describe(v),
+        check.describe(key)))
+    end
+  end
+  return function(name) return rename_by(rename, name) end
+end
+
+-- The name that a tensor of the file goes by, or nil where it is left out.
+local function renamed(rename, name)
+  if not rename then return name end
+  local v = rename(name)
+  if v == nil or v == false then return nil end
+  if type(v) ~= "string" then
+    check.arg("load", "rename", ("a function that gives a name, or false, for %s"):format(quote(name)),
+      check.describe(v))
+  end
+  return v
+end
+
+local function read_metadata(handle)
+  local metadata = {}
+  for i = 0, C.cfx_safetensors_meta_count(handle) - 1 do
+    local key = ffi.string(C.cfx_safetensors_meta_key(handle, i))
+    if key ~= KEY then metadata[key] = ffi.string(C.cfx_safetensors_meta(handle, key)) end
+  end
+  return metadata
+end
+
+local function read_file(path, device, rename)
   local out = ffi.new "cfx_safetensors *[1]"
   local st = C.cfx_safetensors_open(path, out)
   if st ~= 0 then settle(st, C.cfx_safetensors_open, path, out) end
   local handle = ffi.gc(out[0], C.cfx_safetensors_close)
-  local file = {path = path, names = {}, tensors = {}}
+  local file = {path = path, names = {}, tensors = {}, metadata = read_metadata(handle)}
   for i = 0, C.cfx_safetensors_count(handle) - 1 do
-    local name, t = ffi.string(C.cfx_safetensors_name(handle, i)), new()
-    st = C.cfx_safetensors_read(handle, i, device, t)
-    if st ~= 0 then settle(st, C.cfx_safetensors_read, handle, i, device, t) end
-    file.names[i + 1], file.tensors[name] = name, t
+    local name = renamed(rename, ffi.string(C.cfx_safetensors_name(handle, i)))
+    if name and file.tensors[name] then bad_file(path, "two of its tensors are to be named %s", quote(name)) end
+    if name then
+      local t = new()
+      st = C.cfx_safetensors_read(handle, i, device, t)
+      if st ~= 0 then settle(st, C.cfx_safetensors_read, handle, i, device, t) end
+      file.names[#file.names + 1], file.tensors[name] = name, t
+    end
   end
   local text = C.cfx_safetensors_meta(handle, KEY)
   if text ~= nil then
@@ -391,25 +442,57 @@ local function read_file(path, device)
   return file
 end
 
---- Loads a file: as nested tables (modules come back as plain ones), or into a tree that has its structure.
---
--- With `into`, whatever does not fit is listed and nothing is changed; else tensors are copied into those that are
--- there, values are set, and `into` is returned.
----@param path string
----@param o? {into: any, device: (conflux.Device|string)?}
----@return any
-local function load(path, o)
-  check.text("load", "path", path)
-  o = check.options("load", o, {"into", "device"})
-  if o.into ~= nil and type(o.into) ~= "table" and not is_tensor(o.into) then
-    check.arg("load", "into", "a tensor or a nested table", o.into)
-  end
-  local file = read_file(path, check.device("load", "device", o.device))
-  if o.into ~= nil then return load_into(file, o.into) end
+-- What a file holds: the tree in its metadata, or what the names say.
+local function grow_file(file)
   if file.node then return grow_tree(file, false) end
   local tensors = {}
   for i = 1, #file.names do tensors[i] = file.tensors[file.names[i]] end
   return nest(file.names, tensors)
+end
+
+local function one_of(name, v, other)
+  if v == nil or v == "error" or v == other then return v end
+  return check.wrong("load", name, ("'error' or '%s'"):format(other), v)
+end
+
+---@class conflux.LoadOptions
+---@field into any                      what the tensors are copied into, and returned
+---@field rename table|function|nil     other names for the file's tensors: a function of the name, or a table by whole
+--- names or their parts up to a dot ({backbone = ""}); false leaves a tensor out
+---@field missing "error"|"keep"|nil    "keep": a tensor of `into` that the file lacks stays as it is
+---@field unexpected "error"|"ignore"|nil  "ignore": a tensor of the file that `into` lacks is passed over
+---@field metadata boolean?             returns the texts beside the tensors as a second result
+---@field device conflux.Device|string|nil
+
+--- Loads a file: as nested tables (modules come back as plain ones), or into a tree that has its structure.
+--
+-- With `into`, whatever does not fit is listed and nothing is changed; else tensors are copied into those that are
+-- there, values are set, and `into` is returned.
+--
+-- Where one of `rename`, `missing = "keep"` and `unexpected = "ignore"` is given, tensors alone are taken, and no other
+-- values.  int8, int16 and uint16, which Conflux lacks, come as int32.
+---@param path string
+---@param o? conflux.LoadOptions
+---@return any, table<string, string>? metadata  where it is asked for: the texts beside the tensors
+local function load(path, o)
+  check.text("load", "path", path)
+  o = check.options("load", o, {"into", "rename", "missing", "unexpected", "metadata", "device"})
+  local into, rename = o.into, check_rename(o.rename)
+  local missing, unexpected = one_of("missing", o.missing, "keep"), one_of("unexpected", o.unexpected, "ignore")
+  if into ~= nil and type(into) ~= "table" and not is_tensor(into) then
+    check.arg("load", "into", "a tensor or a nested table", into)
+  end
+  if into == nil and (missing or unexpected) then
+    check.fail("load", "the option %s says how to load into a tree, and `into` is nil",
+      missing and "missing" or "unexpected")
+  end
+  local wants_metadata = o.metadata ~= nil and check.boolean("load", "metadata", o.metadata)
+  local file = read_file(path, check.device("load", "device", o.device), rename)
+  if rename or missing == "keep" or unexpected == "ignore" then file.node = nil end
+  local result
+  if into == nil then result = grow_file(file) else result = load_into(file, into, o) end
+  if wants_metadata then return result, file.metadata end
+  return result
 end
 
 return {save = save, load = load}

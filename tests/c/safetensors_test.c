@@ -242,6 +242,7 @@ TEST(tensors_that_contradict_themselves_are_refused) {
                   "tensor 'a' has dtype 'F8_E4M3', which Conflux does not know");
     check_refused("{" A("f32", "[1]", "[0,4]") "}", 4, "dtype 'f32'");
     check_refused("{" A("F32", "[2]", "[0,4]") "}", 4, "data_offsets [0, 4] do not hold the 8 bytes of its shape");
+    check_refused("{" A("I16", "[2]", "[0,8]") "}", 8, "data_offsets [0, 8] do not hold the 4 bytes of its shape");
     check_refused("{" A("F32", "[1]", "[4,0]") "}", 4, "data_offsets [4, 0] do not hold");
     check_refused("{" A("U8", "[1]", "[0]") "}", 1, "data_offsets must be [begin, end]");
     check_refused("{" A("U8", "[1]", "[0,1,1]") "}", 1, "data_offsets must be [begin, end]");

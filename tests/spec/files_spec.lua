@@ -181,6 +181,87 @@ describe("load into", function()
   end)
 end)
 
+describe("load with options", function()
+  local function lists(text, f)
+    local ok, message = pcall(f)
+    assert.is_false(ok)
+    assert.is_truthy(message:find(text, 1, true), message)
+  end
+
+  it("gives tensors other names, by a table of their parts or by a function", function()
+    local x = {body = {{w = cf.full(1, 2)}, {w = cf.full(2, 2)}}, head = {w = cf.full(3, 2)}, step = 7}
+    cf.save(path, x)
+    local by_table = cf.load(path, {rename = {body = "", ["body.2"] = "second", ["head.w"] = "w"}})
+    assert.same({"1.w", "second.w", "w"}, select(2, cf.tree.leaves(by_table)))
+    local by_function = cf.load(path, {rename = function(name) return not name:find "head" and name .. "_" end})
+    assert.tensor_equal(by_function.body[2].w_, {2, 2})
+    assert.is_nil(by_function.head)
+    assert.is_nil(by_function.step)
+  end)
+
+  it("takes a part of a file into a part of a model", function()
+    cf.save(path, {backbone = {cf.ones(2), cf.full(2, 3)}, head = {cf.ones(5)}, epoch = 3})
+    local model = {cf.zeros(2), cf.zeros(3), new = cf.full(9, 4)}
+    assert.equal(model, cf.load(path, {into = model, rename = {backbone = "", head = false}, missing = "keep"}))
+    assert.tensor_equal(model[1], {1, 1})
+    assert.tensor_equal(model[2], {2, 2, 2})
+    assert.tensor_equal(model.new, {9, 9, 9, 9})
+    assert.is_nil(model.epoch)
+  end)
+
+  it("keeps what is missing and passes over what is unexpected, where told, and changes nothing else", function()
+    cf.save(path, {a = cf.ones(2), b = cf.ones(3)})
+    local into = {a = cf.zeros(2), c = cf.zeros(1)}
+    lists("'b' is in the file, but not here", function() cf.load(path, {into = into, missing = "keep"}) end)
+    lists("'c' is not in the file", function() cf.load(path, {into = into, unexpected = "ignore"}) end)
+    assert.tensor_equal(into.a, {0, 0})
+    cf.load(path, {into = into, missing = "keep", unexpected = "ignore"})
+    assert.tensor_equal(into.a, {1, 1})
+    assert.tensor_equal(into.c, {0})
+    into.b = cf.zeros(4)
+    lists("'b' is [3] (float32) in the file, but [4] (float32) here",
+      function() cf.load(path, {into = into, missing = "keep", unexpected = "ignore"}) end)
+  end)
+
+  it("reads another program's metadata, and its narrow integers as int32", function()
+    local header = '{"__metadata__":{"format":"pt","epoch":"3"},"a":{"dtype":"I8","shape":[3],"data_offsets":[0,3]},'
+      .. '"b":{"dtype":"I16","shape":[2],"data_offsets":[3,7]},"c":{"dtype":"U16","shape":[1,1],"data_offsets":[7,9]},'
+      .. '"d":{"dtype":"I16","shape":[0],"data_offsets":[9,9]}}'
+    local file = assert(io.open(path, "wb"))
+    file:write(string.char(#header % 256, math.floor(#header / 256)), ("\0"):rep(6), header, "\1\255\128",
+      "\255\255\0\128", "\255\255")
+    file:close()
+    local x, metadata = cf.load(path, {metadata = true})
+    assert.same({format = "pt", epoch = "3"}, metadata)
+    assert.tensor_equal(x.a, cf.tensor({1, -1, -128}, {dtype = "int32"}))
+    assert.tensor_equal(x.b, cf.tensor({-1, -32768}, {dtype = "int32"}))
+    assert.tensor_equal(x.c, cf.tensor({{65535}}, {dtype = "int32"}))
+    assert.same({0}, x.d.shape)
+    assert.same({1}, {select("#", cf.load(path))})
+  end)
+
+  it("gives no metadata of its own", function()
+    local _, metadata = round({1, cf.ones(1)}, {metadata = true})
+    assert.same({}, metadata)
+  end)
+
+  it("refuses options that make no sense", function()
+    cf.save(path, {a = cf.ones(1), b = cf.ones(1)})
+    assert.refuses(function() cf.load(path, {missing = "keep"}) end,
+      "load: the option missing says how to load into a tree, and `into` is nil")
+    assert.refuses(function() cf.load(path, {into = {}, missing = "ignore"}) end,
+      "load: argument 'missing': expected 'error' or 'keep', got 'ignore'")
+    assert.refuses(function() cf.load(path, {rename = 3}) end,
+      "load: argument 'rename': expected a table of names, or a function, got 3")
+    assert.refuses(function() cf.load(path, {rename = {a = true}}) end,
+      "load: argument 'rename': expected a table from names to names, or to false, got true for 'a'")
+    assert.refuses(function() cf.load(path, {rename = function() return 1 end}) end,
+      "load: argument 'rename': expected a function that gives a name, or false, for 'a', got 1")
+    assert.refuses(function() cf.load(path, {rename = {a = "b"}}) end,
+      ("load: %s: two of its tensors are to be named 'b'"):format(path))
+  end)
+end)
+
 describe("json", function()
   it("writes keys in order and numbers that read back the same", function()
     assert.equal('{"a":[1,2.5,"x"],"b":{},"c":[],"d":null,"e":true}',
