@@ -502,12 +502,15 @@ typedef struct cfx_loader_options {
     int32_t last;     /* 0 drop, 1 pad (with the epoch's first samples), 2 keep */
     int32_t prefetch; /* steps made ahead */
     uint64_t seed;
+    int32_t threads;  /* that make samples; 0: one */
+    int32_t skip_bad; /* a bad sample is 0: replaced by the next of the epoch's order that is good; 1: left out */
+    double max_bad;   /* bad samples an epoch may have, as a share of all; 0: the first one is an error */
 } cfx_loader_options;
 /* A loader over n CPU tensors of equal length, which it holds, and which cannot be written in place meanwhile.  Its own
- * thread gathers the samples. */
+ * threads gather the samples. */
 CFX_API cfx_status cfx_loader_new(const cfx_loader_options *options, int32_t n, const cfx_tensor *const *columns,
                                   cfx_device *const *devices, cfx_loader **out);
-/* Stops the loader's thread, gives its columns up, and zeroes the pointer; an empty one does nothing, so that a
+/* Stops the loader's threads, gives its samples up, and zeroes the pointer; an empty one does nothing, so that a
  * collector may call it too.  A loader that outlives its context can only be freed. */
 CFX_API void cfx_loader_free(cfx_loader **loader);
 /* Steps of an epoch. */
@@ -517,6 +520,9 @@ CFX_API cfx_status cfx_loader_begin(cfx_loader *loader, int64_t epoch, int64_t s
 /* The next step: counts[d] samples for device d and its n tensors in batch[d * n + column].  *more is 0 at the
  * end. */
 CFX_API cfx_status cfx_loader_next(cfx_loader *loader, int64_t *counts, cfx_tensor *const *batch, int32_t *more);
+/* How many bad samples the steps taken in this epoch had, and why of the first n of the first ten: names of files with
+ * reasons, NULL beyond the last, valid until the next call on the loader.  The log is told of them at the epoch's end. */
+CFX_API cfx_status cfx_loader_bad(const cfx_loader *loader, int64_t *count, int32_t n, const char **named);
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 

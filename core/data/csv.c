@@ -1,10 +1,9 @@
 /* csv.c: tables of numbers, one row a line.
  *
  * Numbers only: no quotes, no text; what is no number is refused with its line and column, because a silent
- * NaN would be found hours later.  Lines are read one at a time, so that the text of a large file never lies
- * in memory beside its values.  Parsing does not depend on the locale.
+ * NaN would be found hours later.  Parsing does not depend on the locale.
  */
-#include "data/source.h"
+#include "data/lines.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -14,16 +13,7 @@
 
 #include "base/locale.h"
 
-enum { FIRST_LINE = 64 * 1024, FIRST_VALUES = 4096, SHOWN = 32 /* characters of a bad field in a message */ };
-
-/* The text of a file, line by line. */
-typedef struct lines {
-    cf_source *source;
-    char *text;
-    size_t at, have, room; /* text[at, have) is still to be given */
-    int end;               /* nothing more to read */
-    int64_t number;        /* of the line given last, from 1 */
-} lines;
+enum { FIRST_VALUES = 4096, SHOWN = 32 /* characters of a bad field in a message */ };
 
 typedef struct table {
     const char *path;
@@ -36,48 +26,6 @@ typedef struct table {
     int64_t line;  /* being parsed */
     int64_t blank; /* the first empty line, 0: none yet; only more empty lines may follow */
 } table;
-
-/* ---- lines ----------------------------------------------------------------------------------------- */
-
-/* Moves what is left to the front and reads behind it; one byte stays free for the last line's NUL. */
-static cfx_status refill(lines *l) {
-    memmove(l->text, l->text + l->at, l->have - l->at);
-    l->have -= l->at;
-    l->at = 0;
-    if (l->have + 1 >= l->room) {
-        void *grown = l->text;
-        if (cf_realloc(&grown, l->room * 2) != CFX_OK) return cf_fail_in(CFX_EMEMORY, l->source->path);
-        l->text = grown;
-        l->room *= 2;
-    }
-    const size_t want = l->room - 1 - l->have;
-    size_t got;
-    CF_TRY(cf_source_read(l->source, l->text + l->have, want, &got));
-    l->have += got;
-    l->end = got < want;
-    return CFX_OK;
-}
-
-/* The next line without its end (LF or CRLF), NUL-terminated, valid until the next call; *line is NULL at the
- * end of the file. */
-static cfx_status next_line(lines *l, char **line, size_t *length) {
-    size_t scanned = 0;
-    char *stop;
-    while (!(stop = memchr(l->text + l->at + scanned, '\n', l->have - l->at - scanned)) && !l->end) {
-        scanned = l->have - l->at;
-        CF_TRY(refill(l));
-    }
-    *line = NULL;
-    if (!stop && l->at == l->have) return CFX_OK;
-    if (!stop) stop = l->text + l->have;
-    *line = l->text + l->at;
-    *length = (size_t)(stop - *line);
-    l->at = (size_t)(stop - l->text) + (stop < l->text + l->have);
-    if (*length && (*line)[*length - 1] == '\r') --*length;
-    (*line)[*length] = '\0';
-    l->number++;
-    return CFX_OK;
-}
 
 /* ---- numbers --------------------------------------------------------------------------------------- */
 
@@ -206,20 +154,12 @@ static cfx_status parse_line(table *t, const char *p, const char *end) {
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-/* Spreadsheets put a byte order mark before the first line. */
-static void drop_mark(char **line, size_t *length) {
-    if (*length < 3 || memcmp(*line, "\xEF\xBB\xBF", 3) != 0) return;
-    *line += 3;
-    *length -= 3;
-}
-
-static cfx_status read_table(lines *l, table *t, int32_t skip) {
+static cfx_status read_table(cf_lines *l, table *t, int32_t skip) {
     for (;;) {
         char *line;
         size_t length;
-        CF_TRY(next_line(l, &line, &length));
+        CF_TRY(cf_lines_next(l, &line, &length));
         if (!line) break;
-        if (l->number == 1) drop_mark(&line, &length);
         if (l->number <= skip) continue;
         t->line = l->number;
         CF_TRY(parse_line(t, line, line + length));
@@ -244,14 +184,11 @@ static cfx_status check_arguments(const cfx_device *device, const char *path, in
 CFX_API cfx_status cfx_csv_read(cfx_device *device, const char *path, int32_t separator, int32_t skip, int32_t dtype,
                                 cfx_tensor *out) {
     CF_TRY(check_arguments(device, path, separator, skip, dtype, out));
-    cf_source source = {.path = path};
-    lines l = {.source = &source, .room = FIRST_LINE};
     table t = {.path = path, .dtype = dtype, .separator = (char)separator, .c_locale = cf_locale_c()};
-    cfx_status status = cf_alloc(l.room, (void **)&l.text);
-    if (status == CFX_OK) status = cf_source_open(cfx_device_context(device), path, &source);
-    if (status == CFX_OK) status = read_table(&l, &t, skip);
-    cf_source_close(&source);
-    free(l.text);
+    cf_lines lines;
+    cfx_status status = cf_lines_open(cfx_device_context(device), path, &lines);
+    if (status == CFX_OK) status = read_table(&lines, &t, skip);
+    cf_lines_close(&lines);
     if (status == CFX_OK) {
         const int64_t shape[2] = {t.rows, t.columns};
         status = cfx_from_host(device, dtype, 2, shape, t.values, out);

@@ -6,7 +6,7 @@
  * of a hostile or damaged file can ask for any amount of memory: a plain file's size is compared with it
  * first, and the values of a gzip file are read into a buffer that grows only as they come.
  */
-#include "data/source.h"
+#include "data/reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -42,31 +42,31 @@ static uint32_t big32(const unsigned char *p) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static cfx_status too_short(const cf_source *source, size_t expected, size_t got) {
-    return cf_fail(CFX_EIO, "%s: truncated: expected %zu bytes, got %zu%s", source->path, expected, got,
-                   source->cut ? " (the gzip data is cut)" : "");
+static cfx_status too_short(const cf_reader *reader, size_t expected, size_t got) {
+    return cf_fail(CFX_EIO, "%s: truncated: expected %zu bytes, got %zu%s", reader->path, expected, got,
+                   reader->cut ? " (the gzip data is cut)" : "");
 }
 
 /* Reads exactly `bytes` bytes; `expected` is what the file must hold at least, for the message. */
-static cfx_status read_all(cf_source *source, void *dst, size_t bytes, size_t expected) {
+static cfx_status read_all(cf_reader *reader, void *dst, size_t bytes, size_t expected) {
     size_t got;
-    const cfx_status status = cf_source_read(source, dst, bytes, &got);
-    if (source->cut || (status == CFX_OK && got < bytes)) return too_short(source, expected, source->given);
+    const cfx_status status = cf_reader_read(reader, dst, bytes, &got);
+    if (reader->cut || (status == CFX_OK && got < bytes)) return too_short(reader, expected, reader->given);
     return status;
 }
 
-static cfx_status read_header(cf_source *source, idx_header *h) {
+static cfx_status read_header(cf_reader *reader, idx_header *h) {
     unsigned char magic[MAGIC_BYTES], dims[CFX_MAX_DIMS * DIM_BYTES];
-    CF_TRY(read_all(source, magic, sizeof magic, sizeof magic));
+    CF_TRY(read_all(reader, magic, sizeof magic, sizeof magic));
     h->type = find_type(magic[2]);
     if (magic[0] || magic[1] || !h->type)
-        return cf_fail(CFX_EIO, "%s: not an IDX file: it starts with %02x %02x %02x %02x", source->path, magic[0],
+        return cf_fail(CFX_EIO, "%s: not an IDX file: it starts with %02x %02x %02x %02x", reader->path, magic[0],
                        magic[1], magic[2], magic[3]);
     h->ndim = magic[3];
     if (h->ndim < 1 || h->ndim > CFX_MAX_DIMS)
-        return cf_fail(CFX_EIO, "%s: %d dimensions; expected 1 to %d", source->path, h->ndim, CFX_MAX_DIMS);
+        return cf_fail(CFX_EIO, "%s: %d dimensions; expected 1 to %d", reader->path, h->ndim, CFX_MAX_DIMS);
     const size_t header = MAGIC_BYTES + (size_t)h->ndim * DIM_BYTES;
-    CF_TRY(read_all(source, dims, header - MAGIC_BYTES, header));
+    CF_TRY(read_all(reader, dims, header - MAGIC_BYTES, header));
     h->count = 1;
     int fits = 1;
     for (int32_t d = 0; d < h->ndim; d++) {
@@ -76,35 +76,35 @@ static cfx_status read_header(cf_source *source, idx_header *h) {
     size_t all;
     fits = fits && cf_mul_size(h->count, (size_t)h->type->bytes, &h->bytes) && cf_add_size(h->bytes, header, &all);
     if (!fits || all > INT64_MAX / 4) /* widened values take up to four times as much */
-        return cf_fail(CFX_EIO, "%s: the dimensions are larger than any file", source->path);
-    if (source->plain < 0) return CFX_OK;
-    if (all > (uint64_t)source->plain) return too_short(source, all, (size_t)source->plain);
-    if (all < (uint64_t)source->plain)
+        return cf_fail(CFX_EIO, "%s: the dimensions are larger than any file", reader->path);
+    if (reader->plain < 0) return CFX_OK;
+    if (all > (uint64_t)reader->plain) return too_short(reader, all, (size_t)reader->plain);
+    if (all < (uint64_t)reader->plain)
         return cf_fail(CFX_EIO, "%s: %" PRIu64 " bytes after the last value (expected %zu bytes, got %" PRId64 ")",
-                       source->path, (uint64_t)source->plain - all, all, source->plain);
+                       reader->path, (uint64_t)reader->plain - all, all, reader->plain);
     return CFX_OK;
 }
 
 /* Reads the values as stored into *out, which the caller frees, also after a failure. */
-static cfx_status read_values(cf_source *source, const idx_header *h, unsigned char **out) {
-    const size_t expected = source->given + h->bytes;
+static cfx_status read_values(cf_reader *reader, const idx_header *h, unsigned char **out) {
+    const size_t expected = reader->given + h->bytes;
     size_t room = h->bytes, have = 0;
-    if (source->plain < 0 && room > FIRST_READ) room = FIRST_READ;
+    if (reader->plain < 0 && room > FIRST_READ) room = FIRST_READ;
     CF_TRY(cf_alloc(room, (void **)out));
     for (;;) {
-        CF_TRY(read_all(source, *out + have, room - have, expected));
+        CF_TRY(read_all(reader, *out + have, room - have, expected));
         have = room;
         if (have == h->bytes) break;
         room = room > h->bytes / 2 ? h->bytes : room * 2;
         void *grown = *out;
-        if (cf_realloc(&grown, room) != CFX_OK) return cf_fail_in(CFX_EMEMORY, source->path);
+        if (cf_realloc(&grown, room) != CFX_OK) return cf_fail_in(CFX_EMEMORY, reader->path);
         *out = grown;
     }
     /* One byte more finds what does not belong here, and makes zlib check the sum at the end. */
     unsigned char extra;
     size_t got;
-    CF_TRY(cf_source_read(source, &extra, 1, &got));
-    if (got) return cf_fail(CFX_EIO, "%s: data after the last value (expected %zu bytes)", source->path, expected);
+    CF_TRY(cf_reader_read(reader, &extra, 1, &got));
+    if (got) return cf_fail(CFX_EIO, "%s: data after the last value (expected %zu bytes)", reader->path, expected);
     return CFX_OK;
 }
 
@@ -144,15 +144,15 @@ static cfx_status to_host_order(const idx_header *h, unsigned char **values) {
 
 CFX_API cfx_status cfx_idx_read(cfx_device *device, const char *path, cfx_tensor *out) {
     if (!device || !path || !out) return cf_fail(CFX_EARG, "idx_read: device, path or out is NULL");
-    cf_source source;
+    cf_reader reader;
     idx_header header;
     unsigned char *values = NULL;
-    cfx_status status = cf_source_open(cfx_device_context(device), path, &source);
+    cfx_status status = cf_reader_open(cfx_device_context(device), path, &reader);
     if (status != CFX_OK) return cf_fail_in(status, "idx_read");
-    status = read_header(&source, &header);
-    if (status == CFX_OK) status = read_values(&source, &header, &values);
+    status = read_header(&reader, &header);
+    if (status == CFX_OK) status = read_values(&reader, &header, &values);
     if (status == CFX_OK) status = to_host_order(&header, &values);
-    cf_source_close(&source);
+    cf_reader_close(&reader);
     if (status == CFX_OK) status = cfx_from_host(device, header.type->dtype, header.ndim, header.shape, values, out);
     free(values);
     return status == CFX_OK ? CFX_OK : cf_fail_in(status, "idx_read");

@@ -1,24 +1,28 @@
-/* loader.c: batches of shuffled samples, gathered ahead of the training loop.
+/* loader.c: batches of shuffled samples, made ahead of the training loop.
  *
  * Step s of an epoch takes the next batch * devices samples of the epoch's order, device d the d-th part of
  * them.  The order is one permutation of (seed, epoch) over all samples, so that the number of devices changes
  * how samples are dealt, never their order.
  *
- * One thread gathers rows into a ring of staging slots in host memory; cfx_loader_next copies a slot to the
- * devices and gives it back.  `made` and `taken` count the steps of the epoch at hand: the thread fills slot
- * made % slots while made - taken < slots, the host empties slot taken % slots while taken < made, and so the
- * slots themselves need no lock.  Cancelling needs no waiting either: begin raises `turn` and sets both counts
- * back; a step gathered for an older turn is not counted, and the thread alone writes to slots.
+ * Threads write samples into a ring of slots (slots.h); cfx_loader_next sends a slot to the devices and gives it back.
+ * Steps are counted from the epoch's first: those before `freed` lie in no slot any more, those before `taken` have been
+ * sent, those before `made` are whole, those before `opened` are being written, a few rows by each thread at a time.
+ * Cancelling needs no waiting: begin raises `turn` and sets the counts back; a thread that still writes for an older turn
+ * is `stale`, and nothing is begun before the last of them has noticed.
  *
- * The thread reads the columns as it likes, so that writing to them in place is refused while the loader lives.  A
- * loader ends with its context: what is called on it later fails.  In a child of fork there is no thread to end.
+ * A bad sample's row takes the next sample of the order that is good, or is left out.  Either is decided by the sample
+ * and its position, so that threads change nothing.  Both are counted once the step is taken.
+ *
+ * A loader ends with its context: what is called on it later fails.  In a child of fork there is no thread to end.
  */
+#include "data/loader.h"
+
 #include "base/locale.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/rng.h"
-#include "base/status.h"
 #include "base/thread.h"
-#include "tensor/buffer.h"
+#include "data/slots.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,14 +32,18 @@
 #include <time.h>
 
 enum { LAST_DROP, LAST_PAD, LAST_KEEP };
-enum { LOOK_EVERY_NS = 50 * 1000 * 1000 /* a host that waits looks at the interrupt flag this often */ };
+enum {
+    LOOK_EVERY_NS = 50 * 1000 * 1000, /* a host that waits looks at the interrupt flag this often */
+    MOST_THREADS = 1024,
+    NAMED = 10 /* bad samples of an epoch that are named */
+};
 
-typedef struct column {
-    cf_hold reader;            /* of the loader's own handle */
-    const unsigned char *rows; /* [samples, row] bytes */
-    size_t row;
-    unsigned char **slots; /* [slots][capacity, row] bytes */
-} column;
+typedef struct writer {
+    struct cfx_loader *loader;
+    pthread_t thread;
+    void *own;            /* the source's */
+    unsigned char **rows; /* [columns], of the sample at hand */
+} writer;
 
 struct cfx_loader {
     cf_dependent dependent; /* of the context */
@@ -43,31 +51,38 @@ struct cfx_loader {
     cfx_context *context; /* NULL: it has ended */
     cfx_device **devices;
     cfx_tensor *pins; /* one small tensor per device: a device that we deliver to must not vanish */
-    column *columns;
-    int32_t n; /* columns */
-    int64_t samples, total /* of a full step, all devices */, capacity /* of a slot */, steps, slots;
+    cf_samples *samples;
+    cf_slots slots;
+    int64_t total /* of a full step, all devices */, steps, allowed /* bad samples of an epoch */;
+    writer *writers;
+    int32_t nwriters; /* that run */
 
-    /* The thread's own. */
+    /* Written by one thread while `ordering`, and by none while another reads it. */
     int64_t *order; /* [samples], or NULL: as they lie */
-    int64_t ordered;
 
     /* Under `mutex`. */
     pthread_mutex_t mutex;
-    pthread_cond_t work, ready; /* for the thread; for the host */
+    pthread_cond_t work, ready; /* for threads; for the host */
     uint64_t turn;              /* which begin; 0: none yet */
     int64_t epoch, first;       /* of this turn; steps are counted from `first` */
-    int64_t made, taken;
-    int quit;
-    int has_mutex, has_work, has_ready, has_thread;
-    pthread_t thread;
+    int64_t ordered;            /* the epoch of `order` */
+    int64_t freed, taken, made, opened;
+    int64_t row; /* of the step opened last, the next to be written */
+    int32_t busy, stale;
+    int ordering, quit;
+    int has_mutex, has_work, has_ready;
+
+    /* The host's, of this turn. */
+    int64_t bad;
+    int told;
+    char *named[NAMED];
 };
 
-/* ---- a step's batches ------------------------------------------------------------------------------ */
+/* ---- a step's samples ------------------------------------------------------------------------------ */
 
-/* Samples of a step, over all devices. */
 static int64_t step_samples(const cfx_loader *l, int64_t step) {
     if (l->options.last != LAST_KEEP) return l->total;
-    const int64_t left = l->samples - step * l->total;
+    const int64_t left = l->samples->n - step * l->total;
     return left < l->total ? left : l->total;
 }
 
@@ -77,60 +92,125 @@ static int64_t device_samples(const cfx_loader *l, int64_t samples, int32_t d) {
     return samples / devices + (d < samples % devices);
 }
 
-/* Copies samples [at, at + count) of the epoch's order; past the end the order begins again. */
-static void gather(const cfx_loader *l, const column *c, int64_t at, int64_t count, unsigned char *dst) {
-    const size_t row = c->row;
-    if (!row) return;
-    if (l->order) {
-        for (int64_t i = 0; i < count; i++, dst += row)
-            memcpy(dst, c->rows + (size_t)l->order[(at + i) % l->samples] * row, row);
-        return;
-    }
-    while (count > 0) {
-        const int64_t from = at % l->samples, left = l->samples - from;
-        const int64_t run = count < left ? count : left;
-        memcpy(dst, c->rows + (size_t)from * row, (size_t)run * row);
-        dst += (size_t)run * row;
-        at += run;
-        count -= run;
-    }
+static cf_slot *slot_of(cfx_loader *l, int64_t step) { return &l->slots.slot[step % l->slots.n]; }
+
+/* ---- threads --------------------------------------------------------------------------------------- */
+
+/* Rows [row, row + count) of a slot take the samples of the epoch's order from `position` on. */
+typedef struct claim {
+    uint64_t turn;
+    int64_t epoch, position, row, count;
+    cf_slot *slot;
+} claim;
+
+static cfx_status write_sample(writer *w, const claim *c, int64_t position) {
+    const cfx_loader *l = w->loader;
+    position %= l->samples->n; /* past the end the order begins again */
+    return l->samples->write(l->samples, &w->own, c->epoch, l->order ? l->order[position] : position, w->rows);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------------ */
-
-static void make_step(cfx_loader *l, int64_t epoch, int64_t step, int64_t slot) {
-    if (l->order && l->ordered != epoch) {
-        cf_permutation(l->options.seed, (uint64_t)epoch, l->samples, l->order);
-        l->ordered = epoch;
-    }
-    for (int32_t i = 0; i < l->n; i++)
-        gather(l, &l->columns[i], step * l->total, step_samples(l, step), l->columns[i].slots[slot]);
+/* More bad samples in a row than an epoch may have end the search. */
+static cfx_status write_next_good(writer *w, const claim *c, int64_t position) {
+    const cfx_loader *l = w->loader;
+    cfx_status status = CFX_EIO;
+    for (int64_t k = 1; status == CFX_EIO && k <= l->allowed && k < l->samples->n; k++)
+        status = write_sample(w, c, position + k);
+    if (status != CFX_EIO) return status;
+    char text[CF_MESSAGE_BYTES];
+    cf_format(text, sizeof text, "%s", cfx_error());
+    return cf_fail(CFX_EIO, "more bad samples than max_bad allows, which is %" PRId64 " of %" PRId64 ": %s", l->allowed,
+                   l->samples->n, text);
 }
 
-static int may_make(const cfx_loader *l) {
-    return l->turn && l->first + l->made < l->steps && l->made - l->taken < l->slots;
+static cfx_status write_row(writer *w, const claim *c, int64_t k) {
+    const cfx_loader *l = w->loader;
+    for (int32_t i = 0; i < l->samples->columns; i++)
+        w->rows[i] = c->slot->rows[i] + (size_t)(c->row + k) * l->samples->rows[i].bytes;
+    const cfx_status status = write_sample(w, c, c->position + k);
+    if (status != CFX_EIO) return status;
+    CF_TRY(cf_copy_string(cfx_error(), &c->slot->bad[c->row + k]));
+    return l->options.skip_bad ? CFX_OK : write_next_good(w, c, c->position + k);
+}
+
+static int may_claim(const cfx_loader *l) {
+    if (!l->turn || l->stale || l->ordering) return 0;
+    if (l->opened && l->row < l->slots.slot[(l->opened - 1) % l->slots.n].samples) return 1;
+    return l->first + l->opened < l->steps && l->opened - l->freed < l->slots.n;
+}
+
+static claim claim_rows(cfx_loader *l) {
+    if (!l->opened || l->row == slot_of(l, l->opened - 1)->samples) {
+        cf_slot_open(&l->slots, slot_of(l, l->opened), step_samples(l, l->first + l->opened));
+        l->opened++;
+        l->row = 0;
+    }
+    claim c = {.turn = l->turn, .epoch = l->epoch, .row = l->row, .slot = slot_of(l, l->opened - 1)};
+    const int64_t left = c.slot->samples - l->row;
+    c.count = left < l->samples->grain ? left : l->samples->grain;
+    c.position = (l->first + l->opened - 1) * l->total + l->row;
+    l->row += c.count;
+    return c;
+}
+
+/* Whether the turn for which a thread was busy is still at hand. */
+static int end_busy(cfx_loader *l, uint64_t turn) {
+    l->busy--;
+    if (turn == l->turn) return 1;
+    if (--l->stale == 0) pthread_cond_broadcast(&l->work);
+    return 0;
+}
+
+static void end_claim(cfx_loader *l, const claim *c) {
+    if (!end_busy(l, c->turn)) return;
+    c->slot->left -= c->count;
+    if (c->slot->left > 0) return;
+    if (l->options.skip_bad) cf_slot_close_up(&l->slots, c->slot);
+    while (l->made < l->opened && slot_of(l, l->made)->left == 0) l->made++;
+    pthread_cond_signal(&l->ready);
+}
+
+static void write_rows(cfx_loader *l, writer *w) {
+    const claim c = claim_rows(l);
+    int64_t k = 0;
+    cfx_status status = CFX_OK;
+    l->busy++;
+    pthread_mutex_unlock(&l->mutex);
+    for (; status == CFX_OK && k < c.count; k++) status = write_row(w, &c, k);
+    pthread_mutex_lock(&l->mutex);
+    if (status != CFX_OK && c.turn == l->turn) cf_slot_fail(c.slot, c.row + k - 1, status);
+    end_claim(l, &c);
+}
+
+static void make_order(cfx_loader *l) {
+    const uint64_t turn = l->turn;
+    const int64_t epoch = l->epoch;
+    l->ordering = 1;
+    l->busy++;
+    pthread_mutex_unlock(&l->mutex);
+    cf_permutation(l->options.seed, (uint64_t)epoch, l->samples->n, l->order);
+    pthread_mutex_lock(&l->mutex);
+    l->ordering = 0;
+    l->ordered = epoch;
+    end_busy(l, turn);
+    pthread_cond_broadcast(&l->work);
 }
 
 static void *run(void *argument) {
-    cfx_loader *l = argument;
+    writer *w = argument;
+    cfx_loader *l = w->loader;
     pthread_mutex_lock(&l->mutex);
     for (;;) {
-        while (!l->quit && !may_make(l)) pthread_cond_wait(&l->work, &l->mutex);
+        while (!l->quit && !may_claim(l)) pthread_cond_wait(&l->work, &l->mutex);
         if (l->quit) break;
-        const uint64_t turn = l->turn;
-        const int64_t epoch = l->epoch, step = l->first + l->made, slot = l->made % l->slots;
-        pthread_mutex_unlock(&l->mutex);
-        make_step(l, epoch, step, slot);
-        pthread_mutex_lock(&l->mutex);
-        if (turn != l->turn) continue;
-        l->made++;
-        pthread_cond_signal(&l->ready);
+        if (l->order && l->ordered != l->epoch) make_order(l);
+        else write_rows(l, w);
     }
     pthread_mutex_unlock(&l->mutex);
+    if (l->samples->disown) l->samples->disown(w->own);
     return NULL;
 }
 
-static cfx_status start_thread(cfx_loader *l) {
+static cfx_status start_threads(cfx_loader *l) {
     pthread_condattr_t clock;
     l->has_mutex = pthread_mutex_init(&l->mutex, NULL) == 0;
     l->has_work = pthread_cond_init(&l->work, NULL) == 0;
@@ -140,31 +220,39 @@ static cfx_status start_thread(cfx_loader *l) {
         pthread_condattr_destroy(&clock);
     }
     if (!l->has_mutex || !l->has_work || !l->has_ready) return cf_fail(CFX_EMEMORY, "out of locks");
-    const int error = cf_thread_start(&l->thread, run, l);
-    if (error) return cf_fail(CFX_EMEMORY, "cannot start a thread: %s", cf_strerror(error));
-    l->has_thread = 1;
-    pthread_setname_np(l->thread, "cfx-loader");
+    for (int32_t i = 0; i < l->options.threads; i++) {
+        writer *w = &l->writers[i];
+        w->loader = l;
+        CF_TRY(cf_alloc((size_t)l->samples->columns * sizeof *w->rows, (void **)&w->rows));
+        const int error = cf_thread_start(&w->thread, run, w);
+        if (error) return cf_fail(CFX_EMEMORY, "cannot start a thread: %s", cf_strerror(error));
+        l->nwriters++;
+        pthread_setname_np(w->thread, "cfx-loader");
+    }
     return CFX_OK;
 }
 
-static void end_thread(cfx_loader *l) {
-    if (l->has_thread) {
+static void end_threads(cfx_loader *l) {
+    if (l->nwriters) {
         pthread_mutex_lock(&l->mutex);
         l->quit = 1;
-        pthread_cond_signal(&l->work);
+        pthread_cond_broadcast(&l->work);
         pthread_mutex_unlock(&l->mutex);
-        pthread_join(l->thread, NULL);
     }
+    for (int32_t i = 0; i < l->nwriters; i++) pthread_join(l->writers[i].thread, NULL);
     if (l->has_ready) pthread_cond_destroy(&l->ready);
     if (l->has_work) pthread_cond_destroy(&l->work);
     if (l->has_mutex) pthread_mutex_destroy(&l->mutex);
 }
 
+/* ---- its life -------------------------------------------------------------------------------------- */
+
 /* Gives up all that is the context's. */
 static void end(cfx_loader *l) {
     if (!l->context) return;
-    if (!cf_is_forked(&l->context->hub)) end_thread(l); /* in a child even the locks may be held, by nobody */
-    for (int32_t i = 0; l->columns && i < l->n; i++) cf_hold_end(&l->columns[i].reader);
+    if (!cf_is_forked(&l->context->hub)) end_threads(l); /* in a child even the locks may be held, by nobody */
+    cf_slots_free(&l->slots);
+    l->samples->end(l->samples);
     for (int32_t d = 0; l->pins && d < l->options.devices; d++) cfx_release(&l->pins[d]);
     cf_depend_no_more(&l->dependent);
     l->context = NULL;
@@ -172,31 +260,34 @@ static void end(cfx_loader *l) {
 
 static void end_with_context(cf_dependent *l) { end((cfx_loader *)l); }
 
-static void begin(cfx_loader *l, cfx_context *context) {
-    l->context = context;
-    cf_depend(&context->loaders, &l->dependent, end_with_context);
-}
-
 /* Whether anything can be done with it. */
 static cfx_status check_alive(cfx_loader *l) {
     return l->context ? cf_interrupted(&l->context->hub) : cf_fail(CFX_ESTATE, "the loader's context has ended");
 }
 
-/* ---- making one ------------------------------------------------------------------------------------ */
-
-static cfx_status read_options(const cfx_loader_options *given, int32_t n, const cfx_tensor *const *columns,
-                               cfx_device *const *devices, cfx_loader *const *out, cfx_loader_options *o) {
-    static const cf_field last[] = {CF_FIELD(cfx_loader_options, devices), CF_FIELD(cfx_loader_options, shuffle),
-                                    CF_FIELD(cfx_loader_options, last), CF_FIELD(cfx_loader_options, prefetch),
-                                    CF_FIELD(cfx_loader_options, seed)};
-    if (!given || !columns || !devices || !out) return cf_fail(CFX_EARG, "options, columns, devices or out is NULL");
-    CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
-    if (n < 1) return cf_fail(CFX_EARG, "%" PRId32 " columns; expected at least 1", n);
+static cfx_status check_options(const cfx_loader_options *o) {
     if (o->batch < 1) return cf_fail(CFX_EARG, "batch is %" PRId64 "; expected at least 1", o->batch);
     if (o->devices < 1) return cf_fail(CFX_EARG, "devices is %" PRId32 "; expected at least 1", o->devices);
     if (o->last < LAST_DROP || o->last > LAST_KEEP)
         return cf_fail(CFX_EARG, "last is %" PRId32 "; expected 0 (drop), 1 (pad) or 2 (keep)", o->last);
     if (o->prefetch < 0) return cf_fail(CFX_EARG, "prefetch is %" PRId32 "; expected at least 0", o->prefetch);
+    if (o->threads < 0 || o->threads > MOST_THREADS)
+        return cf_fail(CFX_EARG, "threads is %" PRId32 "; expected 0 to %d", o->threads, MOST_THREADS);
+    if (!(o->max_bad >= 0 && o->max_bad <= 1))
+        return cf_fail(CFX_EARG, "max_bad is %g; expected 0 to 1, of all samples", o->max_bad);
+    return CFX_OK;
+}
+
+cfx_status cf_loader_options_read(const cfx_loader_options *given, cfx_device *const *devices, cfx_loader *const *out,
+                                  cfx_loader_options *o) {
+    static const cf_field last[] = {CF_FIELD(cfx_loader_options, devices),  CF_FIELD(cfx_loader_options, shuffle),
+                                    CF_FIELD(cfx_loader_options, last),     CF_FIELD(cfx_loader_options, prefetch),
+                                    CF_FIELD(cfx_loader_options, seed),     CF_FIELD(cfx_loader_options, threads),
+                                    CF_FIELD(cfx_loader_options, skip_bad), CF_FIELD(cfx_loader_options, max_bad)};
+    if (!given || !devices || !out) return cf_fail(CFX_EARG, "options, devices or out is NULL");
+    CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
+    CF_TRY(check_options(o));
+    if (o->threads == 0) o->threads = 1;
     for (int32_t d = 0; d < o->devices; d++) {
         if (!devices[d]) return cf_fail(CFX_EARG, "devices[%" PRId32 "] is NULL", d);
         if (cfx_device_context(devices[d]) != cfx_device_context(devices[0]))
@@ -205,94 +296,63 @@ static cfx_status read_options(const cfx_loader_options *given, int32_t n, const
     return CFX_OK;
 }
 
-/* Holds column i and finds its rows.  Waits, once, for its values. */
-static cfx_status take_column(cfx_loader *l, int32_t i, const cfx_tensor *x) {
-    column *c = &l->columns[i];
-    if (!x || !x->_buffer) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is NULL or has no value", i);
-    if (x->_ndim < 1) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is a scalar; expected a row per sample", i);
-    if (i == 0) l->samples = x->_shape[0];
-    if (x->_shape[0] != l->samples)
-        return cf_fail(CFX_EARG, "columns[%" PRId32 "] has %" PRId64 " samples, but columns[0] has %" PRId64, i,
-                       x->_shape[0], l->samples);
-    if (!cfx_is_contiguous(x)) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is not contiguous", i);
-    CF_TRY(cfx_wait(x));
-    if (cf_context(x) != l->context) return cf_fail(CFX_EARG, "columns[%" PRId32 "] is of another context", i);
-    cf_hold_begin(&c->reader, x, NULL);
-    void *rows = NULL;
-    CF_TRY(cfx_pointer(&c->reader.tensor, &rows));
-    size_t bytes = 0;
-    cf_shape_bytes(x->_dtype, x->_ndim - 1, x->_shape + 1, &bytes); /* the tensor exists: no overflow */
-    if (!rows && bytes && l->samples)
-        return cf_fail(CFX_EARG, "columns[%" PRId32 "] lies on %s; expected a CPU tensor", i,
-                       cfx_device_name(cfx_tensor_device(x)));
-    c->rows = rows;
-    c->row = bytes;
-    return CFX_OK;
-}
-
 static cfx_status plan_steps(cfx_loader *l) {
     const cfx_loader_options *o = &l->options;
-    if (l->samples < 1) return cf_fail(CFX_EARG, "the columns have no samples");
+    const int64_t samples = l->samples->n;
     if (__builtin_mul_overflow(o->batch, (int64_t)o->devices, &l->total))
         return cf_fail(CFX_EARG, "batch %" PRId64 " on %" PRId32 " devices is too large", o->batch, o->devices);
-    l->steps = l->samples / l->total;
+    l->steps = samples / l->total;
     if (o->last == LAST_DROP && !l->steps)
         return cf_fail(CFX_EARG,
                        "%" PRId64 " samples are fewer than one step takes: batch %" PRId64 " on %" PRId32
                        " devices is %" PRId64 " (last = drop)",
-                       l->samples, o->batch, o->devices, l->total);
-    if (o->last != LAST_DROP) l->steps += l->samples % l->total != 0;
+                       samples, o->batch, o->devices, l->total);
+    if (o->last != LAST_DROP) l->steps += samples % l->total != 0;
     if (l->steps > INT32_MAX) return cf_fail(CFX_EARG, "%" PRId64 " steps an epoch are too many", l->steps);
-    l->slots = (o->prefetch < l->steps - 1 ? o->prefetch : l->steps - 1) + 1;
-    l->capacity = o->last == LAST_KEEP && l->samples < l->total ? l->samples : l->total;
+    l->allowed = (int64_t)(o->max_bad * (double)samples);
     return CFX_OK;
 }
 
 static cfx_status take_memory(cfx_loader *l) {
-    for (int32_t i = 0; i < l->n; i++) {
-        column *c = &l->columns[i];
-        size_t bytes;
-        if (!cf_mul_size((size_t)l->capacity, c->row, &bytes))
-            return cf_fail(CFX_EMEMORY, "a step of columns[%" PRId32 "] is too large", i);
-        CF_TRY(cf_alloc_zero((size_t)l->slots, sizeof *c->slots, (void **)&c->slots));
-        for (int64_t s = 0; s < l->slots; s++) CF_TRY(cf_alloc(bytes, (void **)&c->slots[s]));
-    }
+    const cfx_loader_options *o = &l->options;
+    const int64_t ahead = o->prefetch < l->steps - 1 ? o->prefetch : l->steps - 1;
+    const int64_t capacity = o->last == LAST_KEEP && l->samples->n < l->total ? l->samples->n : l->total;
+    CF_TRY(cf_slots_new(l->samples, ahead + 1, capacity, o->devices, l->devices, &l->slots));
     l->ordered = -1;
-    if (l->options.shuffle) CF_TRY(cf_alloc((size_t)l->samples * sizeof *l->order, (void **)&l->order));
+    if (o->shuffle) CF_TRY(cf_alloc((size_t)l->samples->n * sizeof *l->order, (void **)&l->order));
+    CF_TRY(cf_alloc_zero((size_t)o->threads, sizeof *l->writers, (void **)&l->writers));
     const int64_t one = 1;
-    for (int32_t d = 0; d < l->options.devices; d++) CF_TRY(cfx_empty(l->devices[d], CFX_UINT8, 1, &one, &l->pins[d]));
+    for (int32_t d = 0; d < o->devices; d++) CF_TRY(cfx_empty(l->devices[d], CFX_UINT8, 1, &one, &l->pins[d]));
     return CFX_OK;
 }
 
-static cfx_status build(cfx_loader *l, const cfx_tensor *const *columns, cfx_device *const *devices) {
-    const size_t count = (size_t)l->options.devices;
-    CF_TRY(cf_alloc_zero((size_t)l->n, sizeof *l->columns, (void **)&l->columns));
-    CF_TRY(cf_alloc_zero(count, sizeof(cfx_device *), (void **)&l->devices));
-    CF_TRY(cf_alloc_zero(count, sizeof *l->pins, (void **)&l->pins));
-    memcpy(l->devices, devices, count * sizeof(cfx_device *));
-    begin(l, cfx_device_context(devices[0]));
-    for (int32_t i = 0; i < l->n; i++) CF_TRY(take_column(l, i, columns[i]));
+static cfx_status build(cfx_loader *l) {
     CF_TRY(plan_steps(l));
     CF_TRY(take_memory(l));
-    return start_thread(l);
+    return start_threads(l);
 }
 
-CFX_API cfx_status cfx_loader_new(const cfx_loader_options *given, int32_t n, const cfx_tensor *const *columns,
-                                  cfx_device *const *devices, cfx_loader **out) {
-    cfx_loader_options options;
-    cfx_status status = read_options(given, n, columns, devices, out, &options);
+cfx_status cf_loader_make(const cfx_loader_options *options, cf_samples *samples, cfx_device *const *devices,
+                          cfx_loader **out) {
+    const size_t count = (size_t)options->devices;
     cfx_loader *l = NULL;
-    if (status == CFX_OK) status = cf_alloc_zero(1, sizeof *l, (void **)&l);
-    if (status != CFX_OK) return cf_fail_in(status, "loader_new");
-    l->options = options;
-    l->n = n;
-    status = build(l, columns, devices);
-    if (status == CFX_OK) {
-        *out = l;
-        return CFX_OK;
+    cfx_status status = cf_alloc_zero(1, sizeof *l, (void **)&l);
+    if (status == CFX_OK) status = cf_alloc_zero(count, sizeof(cfx_device *), (void **)&l->devices);
+    if (status == CFX_OK) status = cf_alloc_zero(count, sizeof *l->pins, (void **)&l->pins);
+    if (status != CFX_OK) {
+        samples->end(samples);
+        cfx_loader_free(&l);
+        return status;
     }
-    cfx_loader_free(&l);
-    return cf_fail_in(status, "loader_new");
+    memcpy(l->devices, devices, count * sizeof(cfx_device *));
+    l->options = *options;
+    l->samples = samples;
+    l->context = cfx_device_context(devices[0]);
+    cf_depend(&l->context->loaders, &l->dependent, end_with_context);
+    status = build(l);
+    if (status == CFX_OK) *out = l;
+    else cfx_loader_free(&l);
+    return status;
 }
 
 CFX_API void cfx_loader_free(cfx_loader **loader) {
@@ -300,12 +360,9 @@ CFX_API void cfx_loader_free(cfx_loader **loader) {
     if (!l) return;
     *loader = NULL;
     end(l);
-    for (int32_t i = 0; l->columns && i < l->n; i++) {
-        column *c = &l->columns[i];
-        for (int64_t s = 0; c->slots && s < l->slots; s++) free(c->slots[s]);
-        free(c->slots);
-    }
-    free(l->columns);
+    for (int32_t i = 0; l->writers && i < l->options.threads; i++) free(l->writers[i].rows);
+    for (int i = 0; i < NAMED; i++) free(l->named[i]);
+    free(l->writers);
     free(l->devices);
     free(l->pins);
     free(l->order);
@@ -313,6 +370,52 @@ CFX_API void cfx_loader_free(cfx_loader **loader) {
 }
 
 CFX_API int32_t cfx_loader_steps(const cfx_loader *l) { return l ? (int32_t)l->steps : 0; }
+
+/* ---- bad samples ----------------------------------------------------------------------------------- */
+
+static void forget_bad(cfx_loader *l) {
+    l->bad = l->told = 0;
+    for (int i = 0; i < NAMED; i++) {
+        free(l->named[i]);
+        l->named[i] = NULL;
+    }
+}
+
+/* Counts those of a step that the host has not taken yet.  A sample that comes once more, because it fills the last step
+ * up, counts once. */
+static cfx_status count_bad(cfx_loader *l, const cf_slot *slot, int64_t step) {
+    const int64_t first = step * l->total;
+    int64_t bad = l->bad;
+    const char *last = NULL;
+    for (int64_t r = 0; r < step_samples(l, step) && first + r < l->samples->n; r++) {
+        if (!slot->bad[r]) continue;
+        last = slot->bad[r];
+        if (bad < NAMED && !l->named[bad]) CF_TRY(cf_copy_string(last, &l->named[bad]));
+        bad++;
+    }
+    if (bad > l->allowed)
+        return cf_fail(CFX_EIO, "%" PRId64 " bad samples by now, and max_bad allows %" PRId64 " of %" PRId64 ": %s",
+                       bad, l->allowed, l->samples->n, last);
+    l->bad = bad;
+    return CFX_OK;
+}
+
+/* Once, at the epoch's end. */
+static void tell_bad(cfx_loader *l) {
+    if (l->told || !l->bad) return;
+    l->told = 1;
+    cf_log(1, "epoch %" PRId64 ": %" PRId64 " of %" PRId64 " samples are bad and were %s", l->epoch, l->bad,
+           l->samples->n, l->options.skip_bad ? "left out" : "replaced by the next ones");
+    for (int i = 0; i < NAMED && i < l->bad; i++) cf_log(1, "bad: %s", l->named[i]);
+}
+
+CFX_API cfx_status cfx_loader_bad(const cfx_loader *l, int64_t *count, int32_t n, const char **named) {
+    if (!l || !count || n < 0 || (n && !named))
+        return cf_fail(CFX_EARG, "loader_bad: an argument is NULL, or n below 0");
+    *count = l->bad;
+    for (int32_t i = 0; i < n; i++) named[i] = i < NAMED && i < l->bad ? l->named[i] : NULL;
+    return CFX_OK;
+}
 
 /* ---- an epoch -------------------------------------------------------------------------------------- */
 
@@ -323,12 +426,15 @@ CFX_API cfx_status cfx_loader_begin(cfx_loader *l, int64_t epoch, int64_t step) 
         return cf_fail(CFX_EARG, "loader_begin: step is %" PRId64 "; expected 0 to %" PRId64, step, l->steps);
     const cfx_status status = check_alive(l);
     if (status != CFX_OK) return status == CFX_ESTATE ? cf_fail_in(status, "loader_begin") : status;
+    for (int64_t s = 0; s < l->slots.n; s++) CF_TRY(cf_slot_wait(&l->slots.slot[s]));
+    forget_bad(l);
     pthread_mutex_lock(&l->mutex);
     l->turn++;
     l->epoch = epoch;
     l->first = step;
-    l->made = l->taken = 0;
-    pthread_cond_signal(&l->work);
+    l->freed = l->taken = l->made = l->opened = l->row = 0;
+    l->stale = l->busy;
+    pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->mutex);
     return CFX_OK;
 }
@@ -344,9 +450,22 @@ static struct timespec next_look(void) {
     return t;
 }
 
+/* Gives slots back that no copy reads any more. */
+static void free_slots(cfx_loader *l) {
+    int64_t freed = l->freed; /* the host alone changes it, and `taken` */
+    while (freed < l->taken && cf_slot_is_free(slot_of(l, freed))) freed++;
+    if (freed == l->freed) return;
+    pthread_mutex_lock(&l->mutex);
+    l->freed = freed;
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->mutex);
+}
+
 /* Waits until step `taken` is made; it then stays in its slot until it is given back. */
 static cfx_status wait_for_step(cfx_loader *l) {
     cfx_status status = CFX_OK;
+    if (l->taken - l->freed == l->slots.n) CF_TRY(cf_slot_wait(slot_of(l, l->freed))); /* else no thread can go on */
+    free_slots(l);
     pthread_mutex_lock(&l->mutex);
     while (status == CFX_OK && l->made == l->taken) {
         const struct timespec until = next_look();
@@ -357,54 +476,53 @@ static cfx_status wait_for_step(cfx_loader *l) {
     return status;
 }
 
-static void give_back(cfx_loader *l) {
-    pthread_mutex_lock(&l->mutex);
-    l->taken++;
-    pthread_cond_signal(&l->work);
-    pthread_mutex_unlock(&l->mutex);
+/* A step's samples to the devices. */
+static cfx_status deal(cfx_loader *l, cf_slot *slot, int64_t *counts, cfx_tensor *const *batch) {
+    const int32_t n = l->samples->columns;
+    int64_t first = 0;
+    for (int32_t d = 0; d < l->options.devices; d++) {
+        counts[d] = device_samples(l, slot->samples, d);
+        for (int32_t i = 0; i < n; i++)
+            CF_TRY(cf_slot_send(&l->slots, slot, i, first, counts[d], l->devices[d], batch[d * n + i]));
+        first += counts[d];
+    }
+    return CFX_OK;
 }
 
-/* One tensor of `count` rows from row `first` of a slot. */
-static cfx_status deliver(const cfx_loader *l, int32_t d, int32_t i, int64_t slot, int64_t first, int64_t count,
-                          cfx_tensor *out) {
-    const column *c = &l->columns[i];
-    int64_t shape[CFX_MAX_DIMS];
-    memcpy(shape, c->reader.tensor._shape, sizeof shape);
-    shape[0] = count;
-    const unsigned char *rows = c->slots[slot] + (size_t)first * c->row;
-    return cfx_from_host(l->devices[d], c->reader.tensor._dtype, c->reader.tensor._ndim, shape, rows, out);
+static cfx_status take(cfx_loader *l, int64_t *counts, cfx_tensor *const *batch) {
+    const int32_t tensors = l->options.devices * l->samples->columns;
+    for (int32_t i = 0; i < tensors; i++)
+        if (batch[i]->_buffer) return cf_fail(CFX_EARG, "loader_next: batch[%" PRId32 "] still holds a tensor", i);
+    CF_TRY(wait_for_step(l));
+    cf_slot *slot = slot_of(l, l->taken);
+    if (slot->status != CFX_OK)
+        return cf_fail(slot->status, "loader_next: %s", slot->why ? slot->why : "out of memory");
+    cfx_status status = deal(l, slot, counts, batch);
+    if (status == CFX_OK) {
+        status = count_bad(l, slot, l->first + l->taken);
+        if (status != CFX_OK) cf_fail_in(status, "loader_next");
+    }
+    for (int32_t i = 0; status != CFX_OK && i < tensors; i++) cfx_release(batch[i]);
+    return status;
 }
 
 CFX_API cfx_status cfx_loader_next(cfx_loader *l, int64_t *counts, cfx_tensor *const *batch, int32_t *more) {
     if (!l || !counts || !batch || !more) return cf_fail(CFX_EARG, "loader_next: an argument is NULL");
-    cfx_status status = check_alive(l);
+    const cfx_status status = check_alive(l);
     if (status != CFX_OK) return status == CFX_ESTATE ? cf_fail_in(status, "loader_next") : status;
     /* Only this thread changes turn, first and taken. */
     if (!l->turn) return cf_fail(CFX_ESTATE, "loader_next: no epoch was begun");
-    const int32_t devices = l->options.devices;
-    const int64_t step = l->first + l->taken, slot = l->taken % l->slots;
-    if (step >= l->steps) {
+    if (l->first + l->taken >= l->steps) {
         *more = 0;
-        memset(counts, 0, (size_t)devices * sizeof *counts);
+        memset(counts, 0, (size_t)l->options.devices * sizeof *counts);
+        tell_bad(l);
         return CFX_OK;
     }
-    for (int32_t i = 0; i < devices * l->n; i++)
-        if (batch[i]->_buffer) return cf_fail(CFX_EARG, "loader_next: batch[%" PRId32 "] still holds a tensor", i);
-    CF_TRY(wait_for_step(l));
-    const int64_t samples = step_samples(l, step);
-    int64_t first = 0;
-    for (int32_t d = 0; d < devices; d++) {
-        const int64_t count = device_samples(l, samples, d);
-        for (int32_t i = 0; i < l->n; i++) {
-            status = deliver(l, d, i, slot, first, count, batch[d * l->n + i]);
-            if (status == CFX_OK) continue;
-            for (int32_t k = 0; k <= d * l->n + i; k++) cfx_release(batch[k]);
-            return status;
-        }
-        counts[d] = count;
-        first += count;
-    }
-    give_back(l);
+    CF_TRY(take(l, counts, batch));
+    pthread_mutex_lock(&l->mutex);
+    l->taken++;
+    pthread_mutex_unlock(&l->mutex);
+    free_slots(l);
     *more = 1;
     return CFX_OK;
 }

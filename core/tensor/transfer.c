@@ -26,6 +26,22 @@ cfx_status cf_piece_end(cf_dispatch *d, cf_piece piece, cf_event *out) {
     return CFX_OK;
 }
 
+/* ---- from the host's memory -------------------------------------------------------------------------- */
+
+enum { FEW_BYTES = 64 << 10 };
+
+cf_queue *cf_upload_queue(cfx_device *device, size_t bytes) {
+    return cf_queue_at(device, bytes <= FEW_BYTES ? CF_COMPUTE : CF_COMM);
+}
+
+cfx_status cf_send(cfx_tensor *y, size_t at, const void *from, size_t bytes, cf_queue *queue, cf_event *sent) {
+    cf_touch touch;
+    cf_dispatch d;
+    cf_piece_begin(&d, "from", queue, &touch);
+    CF_TRY(cf_dispatch_view(&d, y, CF_MAKE));
+    return cf_piece_end(&d, (cf_piece){cf_data(y) + at, from, bytes}, sent);
+}
+
 /* ---- between devices of another memory -------------------------------------------------------------- */
 
 /* Between the memories of one backend's devices the backend copies. */

@@ -23,6 +23,13 @@ static inline size_t cf_piece_bytes(size_t at, size_t bytes) {
     return bytes - at < CF_STAGING_PIECE ? bytes - at : (size_t)CF_STAGING_PIECE;
 }
 
+/* The queue on which bytes go up to a device: the communication queue, so that the copy runs beside what is computed
+ * meanwhile; but few bytes go in the order of what is computed, for their copy takes less time than waits between two
+ * streams. */
+cf_queue *cf_upload_queue(cfx_device *device, size_t bytes);
+/* Host memory that the device can copy from, into packed y from byte `at` on.  It is in use until *sent has happened. */
+cfx_status cf_send(cfx_tensor *y, size_t at, const void *from, size_t bytes, cf_queue *queue, cf_event *sent);
+
 /* The bytes of packed x into packed y, of one dtype and shape, on a device that is far. */
 cfx_status cf_transfer(const cfx_tensor *x, cfx_tensor *y);
 

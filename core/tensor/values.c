@@ -115,24 +115,17 @@ static cfx_status send_parcel(cfx_tensor *y, const char *from, size_t bytes) {
     return CFX_OK;
 }
 
-/* Few bytes go up in the order of what is computed, for their copy takes less time than waits between two streams. */
-enum { FEW_BYTES = 64 << 10 };
-
-/* On the communication queue, so that the copy runs beside what is computed meanwhile. */
+/* By staging memory, in pieces. */
 static cfx_status upload(cfx_tensor *y, const char *from, size_t bytes) {
     cf_staging *staging = &cf_device(y)->staging;
-    cf_queue *queue = cf_queue_at(cf_device(y), bytes <= FEW_BYTES ? CF_COMPUTE : CF_COMM);
+    cf_queue *queue = cf_upload_queue(cf_device(y), bytes);
     for (size_t at = 0; at < bytes; at += CF_STAGING_PIECE) {
         const size_t n = cf_piece_bytes(at, bytes);
-        cf_touch touch;
-        cf_dispatch d;
         cf_event sent;
         void *memory;
-        cf_piece_begin(&d, "from", queue, &touch);
-        CF_TRY(cf_dispatch_view(&d, y, CF_MAKE));
         CF_TRY(cf_staging_take(staging, n, &memory));
         memcpy(memory, from + at, n);
-        CF_TRY(cf_piece_end(&d, (cf_piece){cf_data(y) + at, memory, n}, &sent));
+        CF_TRY(cf_send(y, at, memory, n, queue, &sent));
         cf_staging_used(staging, sent);
     }
     return CFX_OK;

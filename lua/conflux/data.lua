@@ -49,7 +49,7 @@ end
 
 -- ---- DataLoader ---------------------------------------------------------------------------------------------
 
---- Deals samples out to devices, step by step; a thread of its own gathers the next ones.
+--- Deals samples out to devices, step by step; threads of its own make the next ones.
 ---@class conflux.DataLoader
 ---@field devices conflux.Device[]
 ---@field batch integer    samples of a step for each device
@@ -61,7 +61,7 @@ local DataLoader = sealed.class("DataLoader", "loader")
 
 local LAST = {drop = 0, pad = 1, keep = 2}
 local SAME = {"seed", "shuffle", "last", "total", "samples"} -- in a state: what says which samples a step takes
-local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch"}
+local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch", "threads"}
 
 -- The data's keys in tree order.
 local function keys_of(data)
@@ -108,6 +108,7 @@ local function read_options(o)
     or check.arg("DataLoader", "last", "'drop', 'pad' or 'keep'", check.describe(o.last))
   c.prefetch = check.integer("DataLoader", "prefetch", o.prefetch == nil and 2 or o.prefetch, 0, 1024)
   c.seed = check.integer("DataLoader", "seed", o.seed == nil and 0 or o.seed, 0, 2 ^ 53)
+  c.threads = check.integer("DataLoader", "threads", o.threads == nil and 1 or o.threads, 1, 1024)
   return c
 end
 
@@ -117,10 +118,10 @@ end
 -- Each step takes the next `batch` samples for every device.  With `shuffle`, the order of an epoch is the one
 -- permutation of (seed, epoch) over all samples, whatever the devices.  `last` says what becomes of a short last
 -- step: "keep" deals it out evenly, "drop" leaves it out, "pad" fills it up with the epoch's first samples.
--- `prefetch` steps are gathered ahead.  The tensors cannot be written in place while the loader lives: see :release.
+-- `prefetch` steps are made ahead, by `threads` threads, whose number changes nothing in them.  The tensors cannot be written in place while the loader lives: see :release.
 ---@param data table<string|integer, conflux.Tensor>
 ---@param o? {batch: integer?, shuffle: boolean?, last: string?, seed: integer?, devices: conflux.Device[]?,
----  prefetch: integer?}  default: 1, false, "keep", 0, cf.devices(), 2
+---  prefetch: integer?, threads: integer?}  default: 1, false, "keep", 0, cf.devices(), 2, 1
 ---@return conflux.DataLoader
 local function new_loader(data, o)
   if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors", data) end

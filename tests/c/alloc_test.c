@@ -293,7 +293,14 @@ static cfx_status call_update_several(world *w) {
                             NULL);
 }
 static cfx_status call_loader(world *w) {
-    const cfx_loader_options options = {sizeof options, 1, DEVICES, 1, 1, 1, 3};
+    const cfx_loader_options options = {.size = sizeof options,
+                                        .batch = 1,
+                                        .devices = DEVICES,
+                                        .shuffle = 1,
+                                        .last = 1,
+                                        .prefetch = 1,
+                                        .seed = 3,
+                                        .threads = 2};
     return cfx_loader_new(&options, 2, (const cfx_tensor *[]){&w->y, &w->yes}, device, &w->loader);
 }
 static cfx_status call_write(world *w) {

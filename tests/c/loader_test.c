@@ -5,6 +5,7 @@
 #include <sys/time.h>
 
 #include "base/rng.h"
+#include "data/loader.h"
 #include "files.h"
 
 enum { DROP, PAD, KEEP };
@@ -40,7 +41,14 @@ static void free_data(data *d) {
 }
 
 static cfx_loader_options options(int64_t batch, int32_t devices, int32_t shuffle, int32_t last) {
-    return (cfx_loader_options){sizeof(cfx_loader_options), batch, devices, shuffle, last, 2, SEED};
+    return (cfx_loader_options){.size = sizeof(cfx_loader_options),
+                                .batch = batch,
+                                .devices = devices,
+                                .shuffle = shuffle,
+                                .last = last,
+                                .prefetch = 2,
+                                .seed = SEED,
+                                .threads = 3};
 }
 
 static cfx_loader *make_loader(const data *d, cfx_loader_options o) {
@@ -337,6 +345,179 @@ TEST(an_interrupt_ends_the_wait_for_a_step) {
     free(values);
 }
 
+/* ---- bad samples ----------------------------------------------------------------------------------- */
+
+/* A source of n samples, each of which is its number, and of which every fifth from 3 on is bad; and none after one
+ * that needs memory that there is not. */
+enum { BAD_FROM = 3, BAD_EVERY = 5 };
+typedef struct numbers {
+    cf_samples samples;
+    _Atomic int64_t fatal;
+    _Atomic int writers, ended;
+} numbers;
+
+static cfx_status write_number(cf_samples *samples, void **own, int64_t epoch, int64_t sample,
+                               unsigned char *const *rows) {
+    numbers *n = (numbers *)samples;
+    (void)epoch;
+    if (!*own) {
+        *own = malloc(1);
+        n->writers++;
+    }
+    memset(rows[0], 0xFF, sizeof sample); /* what a sample that fails in its middle leaves */
+    if (sample == n->fatal) return cf_fail(CFX_EMEMORY, "no memory for sample %d", (int)sample);
+    if (sample % BAD_EVERY == BAD_FROM) return cf_fail(CFX_EIO, "sample %d", (int)sample);
+    memcpy(rows[0], &sample, sizeof sample);
+    return CFX_OK;
+}
+static void end_numbers(cf_samples *samples) { ((numbers *)samples)->ended++; }
+
+static const cf_row number_row = {.dtype = CFX_INT64, .ndim = 1, .bytes = sizeof(int64_t)};
+
+static cfx_loader *make_numbers(numbers *n, int64_t samples, cfx_loader_options o) {
+    cfx_device *devices[DEVICES] = {cfx_device_at(test_context(), 0), cfx_device_at(test_context(), 1)};
+    cfx_loader *loader = NULL;
+    *n = (numbers){{samples, 1, &number_row, 2, write_number, free, end_numbers}, -1, 0, 0};
+    CHECK_STATUS(cf_loader_make(&o, &n->samples, devices, &loader), CFX_OK);
+    return loader;
+}
+
+/* The numbers of a step on two devices. */
+static cfx_status take_numbers(cfx_loader *loader, int64_t *ids, int64_t counts[2], int32_t *more) {
+    cfx_tensor tensors[2] = {0}, *batch[2] = {&tensors[0], &tensors[1]};
+    CF_TRY(cfx_loader_next(loader, counts, batch, more));
+    for (int i = 0; i < 2 && *more; i++)
+        CHECK_STATUS(cfx_read(batch[i], ids + (i ? counts[0] : 0), (size_t)counts[i] * sizeof *ids), CFX_OK);
+    for (int i = 0; i < 2; i++) cfx_release(batch[i]);
+    return CFX_OK;
+}
+
+static int64_t take_all_numbers(cfx_loader *loader, int64_t *ids) {
+    int64_t n = 0, counts[2];
+    int32_t more = 1;
+    while (more && CHECK_STATUS(take_numbers(loader, ids + n, counts, &more), CFX_OK)) n += counts[0] + counts[1];
+    return n;
+}
+
+static char told[4096];
+static void tell(void *data, int level, const char *message) {
+    (void)data, (void)level;
+    strcat(strcat(told, message), "\n");
+}
+
+TEST(a_bad_sample_is_replaced_by_the_next_good_one_of_the_order_whatever_the_threads) {
+    enum { N = 30 };
+    const int64_t bad_count = N / BAD_EVERY;
+    int64_t order[N], ids[N], bad;
+    numbers source;
+    const char *named[11];
+    for (int32_t threads = 1; threads < 8; threads += 3) {
+        cfx_loader_options o = options(2, 2, 1, KEEP);
+        o.threads = threads;
+        o.max_bad = 0.5;
+        cfx_loader *loader = make_numbers(&source, N, o);
+        for (int64_t epoch = 0; epoch < 20; epoch++) {
+            int named_bad = 0;
+            told[0] = '\0';
+            cfx_log_to(tell, NULL);
+            cf_permutation(SEED, (uint64_t)epoch, N, order);
+            CHECK_STATUS(cfx_loader_begin(loader, epoch, 0), CFX_OK);
+            CHECK_EQ(take_all_numbers(loader, ids), N);
+            cfx_log_to(NULL, NULL);
+            CHECK_STATUS(cfx_loader_bad(loader, &bad, 11, named), CFX_OK);
+            CHECK_EQ(bad, bad_count);
+            for (int i = 0; i < N; i++) {
+                int k = i;
+                while (order[k % N] % BAD_EVERY == BAD_FROM) k++;
+                CHECK_EQ(ids[i], order[k % N]);
+                if (k == i) continue;
+                char name[32];
+                snprintf(name, sizeof name, "sample %d", (int)order[i]);
+                CHECK_STR(named[named_bad++], name);
+                CHECK(strstr(told, name));
+            }
+            CHECK(!named[bad_count]);
+            CHECK(strstr(told, "6 of 30 samples are bad and were replaced"));
+        }
+        cfx_loader_free(&loader);
+        CHECK_EQ(source.ended, 1);
+        CHECK(source.writers <= threads);
+    }
+}
+
+TEST(bad_samples_are_left_out_where_that_is_asked_for) {
+    int64_t ids[30], counts[2], bad;
+    int32_t more;
+    numbers source;
+    cfx_loader_options o = options(2, 2, 0, KEEP);
+    o.skip_bad = 1;
+    o.max_bad = 1;
+    cfx_loader *loader = make_numbers(&source, 30, o);
+    CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
+    CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK); /* 0 1 2 (3) */
+    CHECK(counts[0] == 2 && counts[1] == 1 && ids[2] == 2);
+    CHECK_EQ(take_all_numbers(loader, ids + 3), 21);
+    for (int64_t i = 0, id = 0; i < 24; i++, id++) {
+        if (id % BAD_EVERY == BAD_FROM) id++;
+        CHECK_EQ(ids[i], id);
+    }
+    CHECK_STATUS(cfx_loader_bad(loader, &bad, 0, NULL), CFX_OK);
+    CHECK_EQ(bad, 6);
+    cfx_loader_free(&loader);
+    o.last = PAD; /* 8 is bad; 36 samples: what fills the last step up counts once */
+    o.batch = 9;
+    loader = make_numbers(&source, 30, o);
+    CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
+    int64_t padded[36];
+    CHECK_EQ(take_all_numbers(loader, padded), 24 + 5);
+    CHECK_STATUS(cfx_loader_bad(loader, &bad, 0, NULL), CFX_OK);
+    CHECK_EQ(bad, 6);
+    cfx_loader_free(&loader);
+}
+
+TEST(more_bad_samples_than_allowed_are_an_error_with_the_last_one) {
+    int64_t ids[30], counts[2];
+    int32_t more;
+    numbers source;
+    cfx_loader_options o = options(1, 2, 0, KEEP);
+    o.max_bad = 0.1;
+    cfx_loader *loader = make_numbers(&source, 30, o);
+    CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
+    for (int step = 0; step < 9; step++) CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK);
+    for (int again = 0; again < 2; again++) { /* 3, 8 and 13 are fine, 18 is not */
+        CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_EIO);
+        CHECK(test_says("loader_next: 4 bad samples by now, and max_bad allows 3 of 30: sample 18"));
+    }
+    cfx_loader_free(&loader);
+    o.max_bad = 0;
+    loader = make_numbers(&source, 30, o);
+    CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
+    CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK);
+    CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_EIO);
+    CHECK(test_says("more bad samples than max_bad allows, which is 0 of 30: sample 3"));
+    cfx_loader_free(&loader);
+}
+
+TEST(any_other_failure_ends_the_epoch_at_its_step) {
+    int64_t ids[30], counts[2];
+    int32_t more;
+    numbers source;
+    cfx_loader_options o = options(2, 2, 0, KEEP);
+    o.max_bad = 1;
+    cfx_loader *loader = make_numbers(&source, 30, o);
+    source.fatal = 5;
+    CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
+    CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK);
+    CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_EMEMORY);
+    CHECK(test_says("loader_next: no memory for sample 5"));
+    source.fatal = -1;
+    CHECK_STATUS(cfx_loader_begin(loader, 1, 0), CFX_OK);
+    CHECK_EQ(take_all_numbers(loader, ids), 30);
+    cfx_loader_free(&loader);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------- */
+
 static void check_refused(const data *d, cfx_loader_options o, const char *message) {
     cfx_loader *loader = NULL;
     CHECK_STATUS(cfx_loader_new(&o, 2, d->columns, d->devices, &loader), CFX_EARG);
@@ -358,8 +539,14 @@ TEST(wrong_options_are_refused) {
     o.prefetch = -1;
     check_refused(&d, o, "prefetch is -1");
     o = options(2, 2, 0, DROP);
+    o.threads = -1;
+    check_refused(&d, o, "threads is -1");
+    o = options(2, 2, 0, DROP);
+    o.max_bad = (double)NAN;
+    check_refused(&d, o, "max_bad is nan");
+    o = options(2, 2, 0, DROP);
     o.size = 8;
-    check_refused(&d, o, "options: size: expected 40, or where one of the last 5 fields ends, got 8");
+    check_refused(&d, o, "options: size: expected 56, or where one of the last 8 fields ends, got 8");
     d.devices[1] = NULL;
     check_refused(&d, options(2, 2, 0, DROP), "devices[1] is NULL");
     cfx_loader *loader = NULL;

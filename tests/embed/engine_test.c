@@ -177,8 +177,10 @@ TEST(options_end_where_a_field_does) {
     for (int i = 0; i < 3; i++)
         CHECK_STATUS(cfx_full(cfx_device_at(context, 0), CFX_FLOAT32, 1, &n, 1, all[i]), CFX_OK);
     const cfx_loader_options loader = {.size = sizeof loader, .batch = 1, .devices = 1};
-    const size_t loaders[] = {END_OF(cfx_loader_options, devices), END_OF(cfx_loader_options, shuffle),
-                              END_OF(cfx_loader_options, last), END_OF(cfx_loader_options, prefetch), sizeof loader};
+    const size_t loaders[] = {END_OF(cfx_loader_options, devices),  END_OF(cfx_loader_options, shuffle),
+                              END_OF(cfx_loader_options, last),     END_OF(cfx_loader_options, prefetch),
+                              END_OF(cfx_loader_options, seed),     END_OF(cfx_loader_options, threads),
+                              END_OF(cfx_loader_options, skip_bad), sizeof loader};
     check_sizes(&loader, loaders, sizeof loaders / sizeof *loaders, make_loader);
     const cfx_rule rule = {.size = sizeof rule, .name = "momentum", .rate = 0.1, .eps = 1};
     const size_t rules[] = {END_OF(cfx_rule, eps), END_OF(cfx_rule, clip_norm), sizeof rule};

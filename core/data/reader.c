@@ -1,5 +1,5 @@
-/* source.c: plain and gzip files through zlib. */
-#include "data/source.h"
+/* reader.c: plain and gzip files through zlib. */
+#include "data/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@ enum {
     CHUNK = 4 * 1024 * 1024 /* between two looks at the interrupt flag: some milliseconds */
 };
 
-cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out) {
-    *out = (cf_source){.context = context, .path = path, .plain = -1};
+cfx_status cf_reader_open(cfx_context *context, const char *path, cf_reader *out) {
+    *out = (cf_reader){.context = context, .path = path, .plain = -1};
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would not return */
     if (fd < 0) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
     struct stat st;
@@ -35,42 +35,42 @@ cfx_status cf_source_open(cfx_context *context, const char *path, cf_source *out
 }
 
 /* zlib says "<fd:3>: incorrect data check"; the path is better than the number. */
-static cfx_status read_failed(cf_source *source) {
+static cfx_status read_failed(cf_reader *reader) {
     const int system = errno;
     int code = Z_OK;
-    const char *text = gzerror(source->file, &code);
-    if (code == Z_ERRNO) return cf_fail(CFX_EIO, "%s: %s", source->path, cf_strerror(system));
+    const char *text = gzerror(reader->file, &code);
+    if (code == Z_ERRNO) return cf_fail(CFX_EIO, "%s: %s", reader->path, cf_strerror(system));
     if (code == Z_BUF_ERROR) {
-        source->cut = 1;
-        return cf_fail(CFX_EIO, "%s: truncated gzip data: it ends after %zu bytes", source->path, source->given);
+        reader->cut = 1;
+        return cf_fail(CFX_EIO, "%s: truncated gzip data: it ends after %zu bytes", reader->path, reader->given);
     }
     const char *colon = strstr(text, ": ");
-    return cf_fail(CFX_EIO, "%s: corrupt gzip data after %zu bytes (%s)", source->path, source->given,
+    return cf_fail(CFX_EIO, "%s: corrupt gzip data after %zu bytes (%s)", reader->path, reader->given,
                    colon ? colon + 2 : text);
 }
 
-cfx_status cf_source_read(cf_source *source, void *dst, size_t bytes, size_t *got) {
+cfx_status cf_reader_read(cf_reader *reader, void *dst, size_t bytes, size_t *got) {
     *got = 0;
     while (*got < bytes) {
-        CF_TRY(cfx_check(source->context));
+        CF_TRY(cfx_check(reader->context));
         const size_t left = bytes - *got;
         const unsigned want = (unsigned)(left < CHUNK ? left : CHUNK);
-        const int n = gzread(source->file, (char *)dst + *got, want);
+        const int n = gzread(reader->file, (char *)dst + *got, want);
         if (n > 0) {
             *got += (size_t)n;
-            source->given += (size_t)n;
+            reader->given += (size_t)n;
         }
         if (n == (int)want) continue;
         /* Fewer than asked for: the end, unless zlib knows better. */
         int code = Z_OK;
-        gzerror(source->file, &code);
-        if (n < 0 || code < 0) return read_failed(source);
+        gzerror(reader->file, &code);
+        if (n < 0 || code < 0) return read_failed(reader);
         break;
     }
     return CFX_OK;
 }
 
-void cf_source_close(cf_source *source) {
-    if (source->file) gzclose(source->file);
-    source->file = NULL;
+void cf_reader_close(cf_reader *reader) {
+    if (reader->file) gzclose(reader->file);
+    reader->file = NULL;
 }
