@@ -120,8 +120,8 @@ typedef struct cf_crossentropy_params {
 
 /* ---- training and collectives */
 
-/* What changes with each step of an optimiser: rules.h says which number is which.  It stands here alone, for `update`
- * reads the slot. */
+/* The numbers that change with each step of an optimiser (rules.h says which is which).  They stand here alone, for
+ * `update` reads the slot. */
 typedef struct cf_slot_params {
     double numbers[8];
 } cf_slot_params;
@@ -135,7 +135,7 @@ typedef struct cf_clip_params {
     double norm;
 } cf_clip_params;
 
-/* What stays from step to step.  scale: the parameter's share of the rate; clip_value: 0 for none. */
+/* The numbers that stay from step to step.  scale: the parameter's share of the rate; clip_value: 0 for none. */
 typedef struct cf_update_params {
     double scale, decay, clip_value, eps;
     int64_t rule;

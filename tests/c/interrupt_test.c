@@ -116,7 +116,7 @@ static void *interrupt_and_open(void *arg) {
 }
 
 TEST(an_interrupt_between_two_parts_of_a_collective_waits_until_all_are_enqueued) {
-    enum { N = 16000 }; /* more parts than a ring has room for at once */
+    enum { N = 32000 }; /* more parts than a ring has room for at once */
     cfx_context *context = new_context("cpu*2");
     static cfx_tensor x[2][N], *leaves[2 * N];
     gate g = {0};
