@@ -358,6 +358,21 @@ CFX_API cfx_status cfx_matmul(const cfx_tensor *a, const cfx_tensor *b, cfx_tens
 /* act(x W' + bias): x [.., in], weight [out, in], bias [out] or NULL.  `act`: a unary row, or -1. */
 CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias, int32_t act,
                              cfx_tensor *out);
+/* Where a window lies, of convolutions and pools; order: height, width.  pad: top, bottom, left, right. */
+typedef struct cfx_window {
+    int64_t kernel[2], stride[2], pad[4], dilation[2];
+} cfx_window;
+/* act(conv(x, weight) + bias + residual): x [n, h, w, in], weight [out, kh, kw, in / groups] (window's kernel is not
+ * read), bias [out] or NULL, residual of out's shape or NULL; all of one float type.  `act`: a unary row without
+ * numbers, or -1. */
+CFX_API cfx_status cfx_conv(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias,
+                            const cfx_tensor *residual, int32_t act, const cfx_window *window, int64_t groups,
+                            cfx_tensor *out);
+/* The transposed one, conv's backward by data, run forwards: x [n, h, w, in], weight [in, kh, kw, out / groups],
+ * out [n, (h - 1) * stride - pads + dilation * (kh - 1) + output_pad + 1, .., out]. */
+CFX_API cfx_status cfx_conv_transpose(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias,
+                                      int32_t act, const cfx_window *window, const int64_t output_pad[2],
+                                      int64_t groups, cfx_tensor *out);
 /* Rows of dimension `dim` by ids (of any shape, which replaces that dimension). */
 CFX_API cfx_status cfx_index(const cfx_tensor *x, int32_t dim, const cfx_tensor *ids, cfx_tensor *out);
 /* out[i][j].. = x[ids[i][j]..][j].. along `dim`; ids has x's rank. */

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "cpu/dnnl.h"
+#include "cpu/dnnl_act.h"
 
 /* All of a product that shapes its primitive; without padding. */
 typedef struct shape {
@@ -17,25 +18,6 @@ typedef struct shape {
 static shape shape_of(const cf_product *p) {
     return (shape){p->batch, p->n,       p->m,     p->k,  p->a_batch, p->a_row, p->a_col, p->b_batch, p->b_row,
                    p->b_col, p->y_batch, p->y_row, p->p0, p->p1,      p->dtype, p->add,   p->act,     p->bias != NULL};
-}
-
-static dnnl_alg_kind_t act_of(int act) {
-    switch (act) {
-    case CF_OP_relu:
-    case CF_OP_leakyrelu: return dnnl_eltwise_relu; /* alpha: the slope below 0 */
-    case CF_OP_tanh: return dnnl_eltwise_tanh;
-    case CF_OP_sigmoid: return dnnl_eltwise_logistic;
-    case CF_OP_elu: return dnnl_eltwise_elu;
-    default: return dnnl_alg_kind_undef;
-    }
-}
-
-/* relu has no slope; its row has no parameter to be trusted. */
-static float slope_of(int act, double p0) { return act == CF_OP_relu ? 0 : (float)p0; }
-
-/* Without a slope oneDNN takes the larger of x and 0, which makes a 0 of NaN: a net that diverged would look healthy. */
-int cf_dnnl_fuses(int act, double p0) {
-    return act_of(act) != dnnl_alg_kind_undef && (act_of(act) != dnnl_eltwise_relu || slope_of(act, p0) != 0);
 }
 
 #define TRY(call) \
@@ -66,7 +48,7 @@ static dnnl_status_t describe(dnnl_engine_t engine, const shape *s, dnnl_primiti
     memset(&y, 0, sizeof y);
     TRY(dnnl_post_ops_create(&ops));
     if (s->add) TRY(cf_dnnl_append_sum(ops));
-    if (s->act >= 0) TRY(cf_dnnl_append_act(ops, act_of(s->act), slope_of(s->act, s->p0)));
+    if (s->act >= 0) TRY(cf_dnnl_append_row(ops, s->act, s->p0));
     TRY(operand(&a, type, s->batch, s->a_batch, s->n, s->k, s->a_row, s->a_col));
     TRY(operand(&b, type, s->batch, s->b_batch, s->k, s->m, s->b_row, s->b_col));
     TRY(operand(&y, type, s->batch, s->y_batch, s->n, s->m, s->y_row, 1));

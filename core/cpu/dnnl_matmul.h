@@ -20,9 +20,6 @@ typedef struct cf_product {
 /* Of float32 or bfloat16.  CFX_ESTATE: oneDNN has no such product (the caller then takes its own loop). */
 cfx_status cf_dnnl_product(cf_worker *worker, const cf_product *product);
 
-/* Whether cf_dnnl_product can fuse this activation, with a NaN that stays one. */
-int cf_dnnl_fuses(int act, double p0);
-
 /* The primitive of a product, with the arguments a, b, y and, if there is one, bias; for a caller that keeps it itself
  * (dnnl_primitive.h says how it fails). */
 struct dnnl_engine;

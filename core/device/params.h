@@ -96,6 +96,14 @@ typedef struct cf_dense_params {
     int32_t act, precision;
 } cf_dense_params;
 
+/* Of height and width; pad: before the image (what lies behind it follows from the result's size).  bias, residual:
+ * whether the call has them.  act: a row, with its numbers p; or -1.  The backward rows have none of these. */
+typedef struct cf_conv_params {
+    int64_t stride[2], pad[2], dilation[2], groups;
+    double p[2];
+    int32_t act, precision, bias, residual;
+} cf_conv_params;
+
 /* ---- selection, layers */
 
 /* Along dimension dim. */

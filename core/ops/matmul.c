@@ -1,7 +1,7 @@
 /* matmul.c: matrix products and dense layers. */
 #include <string.h>
 
-#include "ops/tape.h"
+#include "ops/activation.h"
 #include "tensor/primitive.h"
 
 /* ---- matmul ----------------------------------------------------------------------------------------- */
@@ -172,13 +172,6 @@ static cfx_status flatten(const cfx_tensor *x, cfx_tensor *out) {
     return status;
 }
 
-/* Activations whose gradient follows from their result. */
-static bool fuses(int32_t act) {
-    return act == CF_OP_relu || act == CF_OP_tanh || act == CF_OP_sigmoid || act == CF_OP_leakyrelu || act == CF_OP_elu;
-}
-
-static double act_param(int32_t act) { return act == CF_OP_leakyrelu ? 0.01 : 1; }
-
 static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_tensor *bias, int32_t act,
                             cfx_tensor *out, cfx_tensor *rows) {
     int64_t shape[CFX_MAX_DIMS];
@@ -189,40 +182,14 @@ static cfx_status run_dense(const cfx_tensor *x, const cfx_tensor *w, const cfx_
     if (status != CFX_OK) return status;
     cfx_tensor y = *out, weight = *w; /* borrowed */
     cf_set_packed(&y, 2, (int64_t[]){rows->_shape[0], w->_shape[0]});
-    status = cf_issue_run(&(cf_issue){.op = CF_OP_dense,
-                                      .dtype = x->_dtype,
-                                      .nout = 1,
-                                      .nin = bias ? 3 : 2,
-                                      .t = CF_VIEWS(&y, rows, &weight, (cfx_tensor *)bias),
-                                      .params = &(cf_dense_params){{act_param(act)}, act, cf_context(x)->precision}});
+    status =
+        cf_issue_run(&(cf_issue){.op = CF_OP_dense,
+                                 .dtype = x->_dtype,
+                                 .nout = 1,
+                                 .nin = bias ? 3 : 2,
+                                 .t = CF_VIEWS(&y, rows, &weight, (cfx_tensor *)bias),
+                                 .params = &(cf_dense_params){{cf_act_number(act)}, act, cf_context(x)->precision}});
     if (status != CFX_OK) *out = y; /* released by the failure */
-    return status;
-}
-
-/* dpre and dbias in one pass; `dpre` receives a handle (dy's own where there is no activation). */
-static cfx_status dense_pre(cfx_tape *tape, cf_node *node, cfx_tensor *dy, cfx_tensor *dpre) {
-    const int32_t act = *(int32_t *)node->kept;
-    const bool bias = cf_needs(node, 2);
-    cfx_tensor y, dbias = {0};
-    cf_alias(cf_saved(node, 2), &y);
-    cf_set_packed(&y, 2, dy->_shape);
-    cfx_status status = CFX_OK;
-    if (act >= 0) status = cf_new(cf_device(dy), dy->_dtype, 2, dy->_shape, dpre);
-    else cf_alias(dy, dpre);
-    if (status == CFX_OK && bias) {
-        cf_place(tape, node, 2, dy->_dtype, 1, &dy->_shape[1], &dbias);
-        status = cf_new(cf_device(dy), dy->_dtype, 1, &dy->_shape[1], &dbias);
-    }
-    if (status == CFX_OK && act >= 0)
-        status = cf_issue_run(&(cf_issue){.op = CF_OP_dense_bw,
-                                          .dtype = dy->_dtype,
-                                          .nout = bias ? 2 : 1,
-                                          .nin = 2,
-                                          .t = CF_VIEWS(dpre, bias ? &dbias : dy, bias ? dy : &y, &y),
-                                          .params = &(cf_dense_params){{act_param(act)}, act, 0}});
-    else if (status == CFX_OK && bias) status = cfx_reduce(CF_OP_sum, dy, 1, (int32_t[]){0}, 0, 0, &dbias);
-    if (status == CFX_OK && bias) status = cf_give(tape, node, 2, &dbias);
-    cfx_release(&y);
     return status;
 }
 
@@ -232,7 +199,7 @@ static cfx_status dense_backward(cfx_tape *tape, cf_node *node, const cfx_tensor
     int64_t shape[2] = {x->_shape[0], w->_shape[0]};
     CF_TRY(cf_packed(grad, &packed));
     cfx_status status = cfx_reshape(&packed, 2, shape, &dy);
-    if (status == CFX_OK) status = dense_pre(tape, node, &dy, &dpre);
+    if (status == CFX_OK) status = cf_act_backward(tape, node, *(int32_t *)node->kept, cf_saved(node, 2), &dy, &dpre);
     if (status == CFX_OK && cf_needs(node, 1)) {
         exchanged(&dpre, &t);
         status = give_product(tape, node, 1, &t, x);
@@ -254,13 +221,12 @@ CFX_API cfx_status cfx_dense(const cfx_tensor *x, const cfx_tensor *weight, cons
                              cfx_tensor *out) {
     cfx_tensor rows = {0};
     CF_TRY(check_dense(x, weight, bias));
-    if (act >= 0 && (act >= CF_OPS || cf_op_table[act].family != CF_UNARY))
-        return cf_fail(CFX_EARG, "dense: argument 'act': there is no such operation (%d)", act);
-    if (act >= 0 && !fuses(act)) {
+    CF_TRY(cf_check_act("dense", act));
+    if (act >= 0 && !cf_act_fuses(act)) {
         cfx_tensor pre = {0};
         const cf_mark mark = cf_mark_of(bias ? 3 : 2, (const cfx_tensor *[]){x, weight, bias});
         CF_TRY(cfx_dense(x, weight, bias, -1, &pre));
-        const cfx_status status = cfx_unary(act, &pre, act_param(act), 0, out);
+        const cfx_status status = cfx_unary(act, &pre, cf_act_number(act), 0, out);
         cfx_release(&pre);
         if (status != CFX_OK) cf_rewind(mark);
         return status;

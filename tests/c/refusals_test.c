@@ -5,7 +5,7 @@
 
 static cfx_context *context;
 static cfx_device *cpu;
-static cfx_tensor a, ids, out, more; /* [2, 2] float32 and [2] int64; empty */
+static cfx_tensor a, image, ids, out, more; /* [2, 2] and [1, 2, 2, 1] float32, and [2] int64; empty */
 static cfx_tape *tape;
 static cfx_layout *layout;
 static const char *text; /* of the call at hand */
@@ -13,17 +13,20 @@ static const char *text; /* of the call at hand */
 static const char *const one_path[] = {"w"};
 static const int64_t two[2] = {2, 2}, zero[2] = {0, 0}, flat[1] = {4};
 static const int32_t dims[2] = {1, 0};
+static const cfx_window window = {.stride = {1, 1}, .dilation = {1, 1}};
 
 static void setup(void) {
     const int64_t n = 2;
     context = new_context("cpu");
     cpu = cfx_device_at(context, 0);
     CHECK_STATUS(cfx_full(cpu, CFX_FLOAT32, 2, two, 1, &a), CFX_OK);
+    CHECK_STATUS(cfx_full(cpu, CFX_FLOAT32, 4, (int64_t[]){1, 2, 2, 1}, 1, &image), CFX_OK);
     CHECK_STATUS(cfx_full(cpu, CFX_INT64, 1, &n, 1, &ids), CFX_OK);
     CHECK_STATUS(cfx_layout_new(1, (const cfx_tensor *[]){&a}, one_path, &layout), CFX_OK);
 }
 static void teardown(void) {
     cfx_release(&a);
+    cfx_release(&image);
     cfx_release(&ids);
     cfx_layout_free(layout);
     CHECK_EQ(blocks_of(cpu), 0);
@@ -114,6 +117,13 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_dense(x, &a, NULL, -1, &out));
     CALL(cfx_dense(&a, x, NULL, -1, &out));
     if (x) CALL(cfx_dense(&a, &a, x, -1, &out));
+    CALL(cfx_conv(x, &image, NULL, NULL, -1, &window, 1, &out));
+    CALL(cfx_conv(&image, x, NULL, NULL, -1, &window, 1, &out));
+    if (x) CALL(cfx_conv(&image, &image, x, NULL, -1, &window, 1, &out));
+    if (x) CALL(cfx_conv(&image, &image, NULL, x, -1, &window, 1, &out));
+    CALL(cfx_conv_transpose(x, &image, NULL, -1, &window, zero, 1, &out));
+    CALL(cfx_conv_transpose(&image, x, NULL, -1, &window, zero, 1, &out));
+    if (x) CALL(cfx_conv_transpose(&image, &image, x, -1, &window, zero, 1, &out));
     CALL(cfx_index(x, 0, &ids, &out));
     CALL(cfx_index(&a, 0, x, &out));
     CALL(cfx_gather(x, 0, &ids, &out));

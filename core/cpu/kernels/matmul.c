@@ -6,10 +6,11 @@
  */
 #include <omp.h>
 
-#include "cpu/dnnl_matmul.h"
+#include "cpu/kernels/matmul.h"
+
+#include "cpu/dnnl_act.h"
 #include "cpu/kernels/block.h"
-#include "cpu/kernels/elementwise.h"
-#include "cpu/kernels/make.h"
+#include "cpu/kernels/part.h"
 
 /* The tile kernel keeps MR rows by two vectors in registers. */
 #if defined(__AVX512F__)
@@ -35,37 +36,10 @@ enum { GEMM_MC = 192, GEMM_NC = 512, GEMM_KC = 256 };
 #define GEMM(name) u64_##name
 #include "cpu/kernels/gemm.h"
 
-/* A call of another row: one output, at most one input. */
-typedef union small_call {
-    cf_call call;
-    char room[sizeof(cf_call) + 2 * sizeof(cf_view) + sizeof(cf_formula_params)];
-} small_call;
-_Static_assert(sizeof(cf_fill_params) <= sizeof(cf_formula_params), "fill has no more");
-
-static cfx_status call_one(cf_worker *worker, cf_kernel kernel, int op, int dtype, const cf_view *y, const cf_view *x,
-                           const void *params, size_t bytes) {
-    small_call c = {.call = {.op = (uint16_t)op, .nout = 1, .nin = x != NULL, .dtype = (uint8_t)dtype}};
-    cf_view *v = (cf_view *)(c.room + sizeof(cf_call));
-    v[0] = *y;
-    if (x) v[1] = *x;
-    if (bytes) memcpy(c.room + cf_call_bytes(1 + c.call.nin, 0), params, bytes);
-    return kernel(worker, &c.call);
-}
-
-static cfx_status copy(cf_worker *worker, const cf_view *y, const cf_view *x) {
-    return call_one(worker, CF_K(copy), CF_OP_copy, y->dtype, y, x, NULL, 0);
-}
-
-static cfx_status zero(cf_worker *worker, const cf_view *y) {
-    const cf_fill_params nothing = {0};
-    return call_one(worker, CF_K(fill), CF_OP_fill, y->dtype, y, NULL, &nothing, sizeof nothing);
-}
-
 /* An activation that was not fused, in place. */
 static cfx_status activate(cf_worker *worker, const cf_product *p) {
     const cf_view y = {.data = p->y, .dtype = p->dtype, .ndim = 2, .shape = {p->n, p->m}, .stride = {p->y_row, 1}};
-    const cf_formula_params params = {.p = {p->p0, p->p1}};
-    return call_one(worker, CF_K(elementwise), p->act, p->dtype, &y, &y, &params, sizeof params);
+    return cf_part_apply(worker, p->act, p->dtype, &y, 1, &y, (double[]){p->p0, p->p1});
 }
 
 /* ---- float32 by a direct loop ---------------------------------------------------------------------------- */
@@ -207,14 +181,10 @@ static cfx_status few_rows(cf_worker *worker, const cf_product *p, float *room) 
 
 /* ---- one product of any type ----------------------------------------------------------------------------- */
 
-/* Bytes of panels for a product by our own loop. */
-static size_t own_room(const cf_worker *worker, const cf_product *p) {
+size_t CF_K(product_room)(const cf_worker *worker, const cf_product *p) {
     int64_t bytes;
     switch (p->dtype) {
-    case CFX_FLOAT32:
-        bytes = 4 * f32_room(p);
-        if (p->n <= TURNED_ROWS) bytes = cf_most(bytes, 4 * p->n * p->m);
-        break;
+    case CFX_FLOAT32: bytes = 4 * f32_room(p); break;
     case CFX_INT32: bytes = 4 * u32_room(p); break;
     case CFX_FLOAT64: bytes = 8 * f64_room(p); break;
     default: bytes = 8 * u64_room(p);
@@ -222,7 +192,7 @@ static size_t own_room(const cf_worker *worker, const cf_product *p) {
     return (size_t)bytes * (size_t)worker->threads;
 }
 
-static cfx_status own_product(cf_worker *worker, const cf_product *given, void *room) {
+void CF_K(product)(cf_worker *worker, const cf_product *given, void *room) {
     cf_product p = *given;
     if (p.bias) { /* y starts as the bias in every row (batch is 1) */
         const size_t bytes = (size_t)(p.m * cf_dtype_size(p.dtype));
@@ -236,7 +206,6 @@ static cfx_status own_product(cf_worker *worker, const cf_product *given, void *
     case CFX_FLOAT64: f64_product(worker, &p, room); break;
     default: u64_product(worker, &p, room);
     }
-    return CFX_OK;
 }
 
 /* CFX_ESTATE only for bfloat16, which this machine's oneDNN may not have. */
@@ -251,7 +220,7 @@ static cfx_status one_product(cf_worker *worker, const cf_product *given, void *
         if (status != CFX_ESTATE || p.dtype == CFX_BFLOAT16) return status;
         p.act = given->act;
     }
-    CF_TRY(own_product(worker, &p, room));
+    CF_K(product)(worker, &p, room);
     return p.act >= 0 ? activate(worker, &p) : CFX_OK;
 }
 
@@ -309,7 +278,7 @@ static size_t packed_bytes(const cf_view *v, int dtype) {
 
 static cfx_status copy_once(cf_worker *worker, const cf_view *y, const cf_view *x) {
     const cf_view to = once(y), from = once(x);
-    return copy(worker, &to, &from);
+    return cf_part_copy(worker, &to, &from);
 }
 
 /* Views in plain order -> products. */
@@ -365,7 +334,9 @@ static cfx_status run(cf_worker *worker, const task *given) {
     const size_t a_bytes = copy_a ? packed_bytes(&t.a, t.dtype) : 0, b_bytes = copy_b ? packed_bytes(&t.b, t.dtype) : 0;
     const size_t y_bytes = copy_y ? packed_bytes(&t.y, t.dtype) : 0;
     const size_t bias_bytes = copy_bias ? (size_t)cf_round_up(shape.m * cf_dtype_size(t.dtype), 64) : 0;
-    const size_t all = a_bytes + b_bytes + y_bytes + bias_bytes + (panels ? own_room(worker, &shape) : 0);
+    const size_t turned = shape.n <= TURNED_ROWS ? (size_t)(4 * shape.n * shape.m) : 0; /* few_rows' */
+    const size_t room = panels ? CF_K(product_room)(worker, &shape) : 0;
+    const size_t all = a_bytes + b_bytes + y_bytes + bias_bytes + (turned > room ? turned : room);
     char *at = all ? cf_worker_scratch(worker, all) : NULL;
     if (all && !at) return cf_fail(CFX_EMEMORY, "no memory for a product: %zu bytes", all);
 
@@ -381,7 +352,7 @@ static cfx_status run(cf_worker *worker, const task *given) {
     }
     if (copy_y) {
         t.y = packed(&given->y, t.dtype, at + a_bytes + b_bytes);
-        if (t.add) CF_TRY(copy(worker, &t.y, &given->y));
+        if (t.add) CF_TRY(cf_part_copy(worker, &t.y, &given->y));
     }
     const void *bias = t.bias ? t.bias->data : NULL;
     if (copy_bias) {
@@ -389,11 +360,11 @@ static cfx_status run(cf_worker *worker, const task *given) {
         to.data = at + a_bytes + b_bytes + y_bytes;
         to.dtype = t.dtype;
         to.stride[0] = 1;
-        CF_TRY(copy(worker, &to, t.bias));
+        CF_TRY(cf_part_copy(worker, &to, t.bias));
         bias = to.data;
     }
     CF_TRY(run_plain(worker, &t, bias, at + a_bytes + b_bytes + y_bytes + bias_bytes));
-    return copy_y ? copy(worker, &given->y, &t.y) : CFX_OK;
+    return copy_y ? cf_part_copy(worker, &given->y, &t.y) : CFX_OK;
 }
 
 /* The type that products of `dtype` are made in at last. */
@@ -420,7 +391,7 @@ cfx_status CF_K(matmul)(cf_worker *worker, const cf_call *call) {
               .add = CF_PARAMS(call, matmul)->add != 0,
               .act = -1};
     if (col_count(&t.a) == 0) /* an empty sum */
-        return t.add ? CFX_OK : zero(worker, &t.y);
+        return t.add ? CFX_OK : cf_part_zero(worker, &t.y);
     /* A batch dimension of size 1 is repeated where y has more. */
     const int batch = t.y.ndim - 2;
     cf_dims_expand(batch, t.a.shape, t.a.stride, batch, t.y.shape);
@@ -443,14 +414,11 @@ cfx_status CF_K(dense)(cf_worker *worker, const cf_call *call) {
         if (t.bias) {
             cf_view bias = *t.bias;
             cf_view_expand(&bias, &t.y);
-            CF_TRY(copy(worker, &t.y, &bias));
+            CF_TRY(cf_part_copy(worker, &t.y, &bias));
         } else {
-            CF_TRY(zero(worker, &t.y));
+            CF_TRY(cf_part_zero(worker, &t.y));
         }
-        const cf_formula_params numbers = {.p = {t.p0, t.p1}};
-        return t.act < 0
-                   ? CFX_OK
-                   : call_one(worker, CF_K(elementwise), t.act, call->dtype, &t.y, &t.y, &numbers, sizeof numbers);
+        return t.act < 0 ? CFX_OK : cf_part_apply(worker, t.act, call->dtype, &t.y, 1, &t.y, (double[]){t.p0, t.p1});
     }
     return multiply(worker, &t);
 }

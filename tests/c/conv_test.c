@@ -1,0 +1,327 @@
+/* conv_test.c: convolutions and their gradients against one plain loop over doubles. */
+#include "test.h"
+
+#include "machines.h"
+
+static const int float_types[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16};
+enum { FLOAT_TYPES = 4 };
+
+/* pad: top, bottom, left, right */
+typedef struct form {
+    int64_t n, size[2], in, out, groups, kernel[2], stride[2], pad[4], dilation[2];
+} form;
+
+/* What a form's tensors are, and what they should become: sums, and of each the magnitude of what was added. */
+typedef struct exact {
+    int64_t y[2];
+    double *value[3], *magnitude[3]; /* of y, dx, dweight */
+} exact;
+
+static int64_t result_size(const form *f, int d) {
+    const int64_t reach = f->dilation[d] * (f->kernel[d] - 1) + 1;
+    return (f->size[d] + f->pad[2 * d] + f->pad[2 * d + 1] - reach) / f->stride[d] + 1;
+}
+
+static double *numbers_of(const cf_view *v) {
+    const int64_t n = cf_view_numel(v);
+    double *x = calloc((size_t)n + 1, sizeof *x);
+    for (int64_t e = 0; e < n; e++) x[e] = get(v, e);
+    return x;
+}
+
+static void exact_add(exact *e, int which, int64_t at, double term) {
+    e->value[which][at] += term;
+    e->magnitude[which][at] += fabs(term);
+}
+
+/* One loop over all (pixel of y, channel of y, tap, channel of x) makes all three. */
+static exact exact_of(const form *f, const cf_view *x, const cf_view *w, const cf_view *dy) {
+    exact e = {.y = {dy->shape[1], dy->shape[2]}};
+    const cf_view *const of[] = {dy, x, w};
+    for (int k = 0; k < 3; k++) {
+        e.value[k] = calloc((size_t)cf_view_numel(of[k]) + 1, sizeof(double));
+        e.magnitude[k] = calloc((size_t)cf_view_numel(of[k]) + 1, sizeof(double));
+    }
+    double *xs = numbers_of(x), *ws = numbers_of(w), *dys = numbers_of(dy);
+    const int64_t in = f->in / f->groups, out = f->out / f->groups;
+    for (int64_t p = 0; p < f->n * e.y[0] * e.y[1]; p++) {
+        const int64_t image = p / (e.y[0] * e.y[1]), row = p / e.y[1] % e.y[0], col = p % e.y[1];
+        for (int64_t tap = 0; tap < f->kernel[0] * f->kernel[1]; tap++) {
+            const int64_t i = row * f->stride[0] - f->pad[0] + tap / f->kernel[1] * f->dilation[0];
+            const int64_t j = col * f->stride[1] - f->pad[2] + tap % f->kernel[1] * f->dilation[1];
+            if (i < 0 || i >= f->size[0] || j < 0 || j >= f->size[1]) continue;
+            for (int64_t o = 0; o < f->out; o++)
+                for (int64_t c = 0; c < in; c++) {
+                    const int64_t at_x = ((image * f->size[0] + i) * f->size[1] + j) * f->in + o / out * in + c;
+                    const int64_t at_w = (o * f->kernel[0] * f->kernel[1] + tap) * in + c, at_y = p * f->out + o;
+                    exact_add(&e, 0, at_y, xs[at_x] * ws[at_w]);
+                    exact_add(&e, 1, at_x, dys[at_y] * ws[at_w]);
+                    exact_add(&e, 2, at_w, dys[at_y] * xs[at_x]);
+                }
+        }
+    }
+    free(xs), free(ws), free(dys);
+    return e;
+}
+
+static void exact_free(exact *e) {
+    for (int k = 0; k < 3; k++) free(e->value[k]), free(e->magnitude[k]);
+}
+
+typedef struct tensors {
+    cf_view x, w, dy, y, dx, dw;
+    cf_conv_params params;
+} tensors;
+
+static tensors tensors_of(const form *f, int dtype) {
+    const int64_t size[2] = {result_size(f, 0), result_size(f, 1)};
+    const int64_t x[] = {f->n, f->size[0], f->size[1], f->in}, y[] = {f->n, size[0], size[1], f->out};
+    const int64_t w[] = {f->out, f->kernel[0], f->kernel[1], f->in / f->groups};
+    tensors t = {.x = view(dtype, PACKED, 4, x),
+                 .w = view(dtype, PACKED, 4, w),
+                 .dy = view(dtype, PACKED, 4, y),
+                 .y = view(dtype, PACKED, 4, y),
+                 .dx = view(dtype, PACKED, 4, x),
+                 .dw = view(dtype, PACKED, 4, w),
+                 .params = {.stride = {f->stride[0], f->stride[1]},
+                            .pad = {f->pad[0], f->pad[2]},
+                            .dilation = {f->dilation[0], f->dilation[1]},
+                            .groups = f->groups,
+                            .p = {0.25},
+                            .act = -1}};
+    fill_random(&t.x, -1, 1);
+    fill_random(&t.w, -1, 1);
+    fill_random(&t.dy, -1, 1);
+    fill(&t.y, NAN);
+    fill(&t.dx, NAN);
+    fill(&t.dw, NAN);
+    return t;
+}
+
+static void run_all(machine *m, int dtype, const tensors *t) {
+    CHECK_STATUS(RUN(m, CF_OP_conv, dtype, 1, .v = {t->y, t->x, t->w}, .params = &t->params), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_conv_bw_data, dtype, 1, .v = {t->dx, t->dy, t->w}, .params = &t->params), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_conv_bw_weights, dtype, 1, .v = {t->dw, t->dy, t->x}, .params = &t->params), CFX_OK);
+}
+
+static uint64_t bits_of_all(const tensors *t) { return bits_of(&t->y) ^ 3 * bits_of(&t->dx) ^ 5 * bits_of(&t->dw); }
+
+static void say(const machine *m, int dtype, const form *f) {
+    printf(
+        "# %s, team %d, dtype %d: [%lld, %lld, %lld, %lld] to %lld, groups %lld, kernel %lld %lld, stride %lld %lld, "
+        "pad %lld %lld %lld %lld, dilation %lld %lld\n",
+        m->isa, m->team, dtype, (long long)f->n, (long long)f->size[0], (long long)f->size[1], (long long)f->in,
+        (long long)f->out, (long long)f->groups, (long long)f->kernel[0], (long long)f->kernel[1],
+        (long long)f->stride[0], (long long)f->stride[1], (long long)f->pad[0], (long long)f->pad[1],
+        (long long)f->pad[2], (long long)f->pad[3], (long long)f->dilation[0], (long long)f->dilation[1]);
+}
+
+static uint64_t check_form(machine *m, int dtype, const form *f) {
+    tensors t = tensors_of(f, dtype);
+    exact e = exact_of(f, &t.x, &t.w, &t.dy);
+    const cf_view *const got[] = {&t.y, &t.dx, &t.dw};
+    int right = 1;
+    run_all(m, dtype, &t);
+    for (int k = 0; k < 3 && right; k++)
+        for (int64_t at = 0; at < cf_view_numel(got[k]) && right; at++)
+            right = near_at(m, got[k], at, e.value[k][at], rounding(dtype, e.magnitude[k][at]));
+    if (!right) say(m, dtype, f);
+    if (!CHECK(edges_are_kept())) say(m, dtype, f);
+    exact_free(&e);
+    return bits_of_all(&t);
+}
+
+static int64_t one_of(int64_t low, int64_t high) { return low + random_bits() % (high - low + 1); }
+
+static form random_form(void) {
+    for (;;) {
+        form f = {.n = one_of(1, 3), .groups = one_of(1, 3)};
+        f.in = f.groups * one_of(1, 5);
+        f.out = f.groups * one_of(1, 5);
+        if (random_bits() % 4 == 0) f.groups = f.in = f.out = one_of(1, 20); /* depthwise */
+        for (int d = 0; d < 2; d++) {
+            f.size[d] = one_of(1, 9);
+            f.kernel[d] = one_of(1, 4);
+            f.stride[d] = one_of(1, 3);
+            f.dilation[d] = one_of(1, 3);
+        }
+        for (int side = 0; side < 4; side++) f.pad[side] = one_of(0, 3);
+        int fits = 1;
+        for (int d = 0; d < 2; d++)
+            if (f.dilation[d] * (f.kernel[d] - 1) + 1 > f.size[d] + f.pad[2 * d] + f.pad[2 * d + 1]) fits = 0;
+        if (fits) return f;
+    }
+}
+
+TEST(convolutions_of_any_shape_are_right_in_all_directions) {
+    EACH_MACHINE(m) {
+        for (int k = 0; k < (SANITIZED ? 8 : 20); k++) {
+            const form f = random_form();
+            for (int t = 0; t < FLOAT_TYPES; t++) {
+                check_form(m, float_types[t], &f);
+                free_views();
+            }
+        }
+    }
+}
+
+#define SQUARE(n, size, in, out, groups, kernel, stride, pad, dilation)                               \
+    {                                                                                                 \
+        n, {size, size}, in, out, groups, {kernel, kernel}, {stride, stride}, {pad, pad, pad, pad}, { \
+            dilation, dilation                                                                        \
+        }                                                                                             \
+    }
+
+TEST(convolutions_larger_than_a_block_are_right) {
+    static const form forms[] = {SQUARE(1, 12, 33, 40, 1, 3, 1, 1, 1), SQUARE(1, 14, 3, 32, 1, 7, 2, 3, 1),
+                                 SQUARE(2, 12, 64, 16, 1, 1, 2, 0, 1), SQUARE(1, 30, 24, 24, 24, 3, 1, 1, 1),
+                                 SQUARE(1, 17, 32, 48, 4, 3, 1, 2, 2)};
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+            for (int t = 0; t < FLOAT_TYPES; t++) {
+                check_form(m, float_types[t], &forms[k]);
+                free_views();
+            }
+    }
+}
+
+TEST(what_is_empty_is_an_empty_sum) {
+    static const form forms[] = {SQUARE(0, 5, 3, 4, 1, 3, 1, 1, 1), SQUARE(2, 5, 0, 4, 2, 3, 1, 1, 1),
+                                 SQUARE(2, 5, 4, 0, 2, 3, 1, 1, 1), SQUARE(2, 0, 3, 4, 1, 3, 1, 2, 1)};
+    EACH_MACHINE(m) {
+        for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+            for (int t = 0; t < FLOAT_TYPES; t++) check_form(m, float_types[t], &forms[k]);
+        free_views();
+    }
+}
+
+/* As a transposed convolution has it whose output_pad is more than its stride: no library takes that. */
+TEST(rows_that_no_window_sees_get_no_gradient) {
+    EACH_MACHINE(m) {
+        for (int t = 0; t < FLOAT_TYPES; t++) {
+            form f = SQUARE(2, 9, 6, 8, 2, 3, 2, 1, 4);
+            for (int d = 0; d < 2; d++) f.pad[2 * d + 1] = 0;
+            const int dtype = float_types[t];
+            tensors whole = tensors_of(&f, dtype);
+            f.size[0] = 12; /* three rows more, the same result */
+            tensors more = tensors_of(&f, dtype);
+            cf_view y = more.y;
+            y.shape[1] = whole.y.shape[1];
+            cf_dims_pack(4, y.shape, y.stride);
+            more.dy = whole.dy;
+            more.y = y;
+            exact e = exact_of(&f, &more.x, &more.w, &more.dy);
+            run_all(m, dtype, &more);
+            const cf_view *const got[] = {&more.y, &more.dx, &more.dw};
+            for (int k = 0; k < 3; k++)
+                for (int64_t at = 0; at < cf_view_numel(got[k]); at++)
+                    if (!near_at(m, got[k], at, e.value[k][at], rounding(dtype, e.magnitude[k][at]))) break;
+            exact_free(&e);
+            free_views();
+        }
+    }
+}
+
+TEST(equal_runs_give_equal_bits_and_own_loops_those_of_any_team) {
+    static const form forms[] = {SQUARE(3, 20, 16, 24, 1, 3, 1, 1, 1), SQUARE(2, 25, 20, 20, 5, 3, 2, 1, 1)};
+    static uint64_t kept[2];
+    EACH_MACHINE(m) {
+        for (int k = 0; k < 2; k++)
+            for (int t = 0; t < 2; t++) { /* float32, float64 */
+                const int dtype = float_types[t];
+                tensors a = tensors_of(&forms[k], dtype);
+                for (int64_t at = 0; at < cf_view_numel(&a.dy); at++) set(&a.dy, at, get(&a.dy, at) / 3);
+                run_all(m, dtype, &a);
+                const uint64_t bits = bits_of_all(&a);
+                for (int again = 0; again < 3; again++) {
+                    run_all(m, dtype, &a);
+                    CHECK(bits == bits_of_all(&a));
+                }
+                if (dtype == CFX_FLOAT64) same_as_alone(m, bits, &kept[k]);
+                free_views();
+            }
+    }
+}
+
+/* ---- bias, residual, activation ----------------------------------------------------------------------------- */
+
+static const int acts[] = {-1, CF_OP_relu, CF_OP_leakyrelu, CF_OP_tanh, CF_OP_sigmoid, CF_OP_elu};
+enum { ACTS = 6 };
+
+static double act_of(int act, double x, double p0) {
+    switch (act) {
+    case CF_OP_relu: return x > 0 ? x : 0;
+    case CF_OP_leakyrelu: return x > 0 ? x : p0 * x;
+    case CF_OP_tanh: return tanh(x);
+    case CF_OP_sigmoid: return 1 / (1 + exp(-x));
+    case CF_OP_elu: return x > 0 ? x : p0 * expm1(x);
+    default: return x;
+    }
+}
+
+/* y <- (x, w, bias?, residual?). */
+static cfx_status run_layer(machine *m, int dtype, const tensors *t, int act, const cf_view *bias,
+                            const cf_view *residual) {
+    cf_conv_params params = t->params;
+    run r = {.v = {t->y, t->x, t->w}, .params = &params};
+    int n = 3;
+    params.act = act;
+    params.bias = bias != NULL;
+    params.residual = residual != NULL;
+    if (bias) r.v[n++] = *bias;
+    if (residual) r.v[n++] = *residual;
+    return run_call(m, CF_OP_conv, dtype, 1, r);
+}
+
+TEST(bias_residual_and_activation_come_in_this_order) {
+    static const form f = SQUARE(2, 7, 6, 12, 2, 3, 1, 1, 1);
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (int type = 0; type < FLOAT_TYPES; type++)
+            for (int k = 0; k < ACTS * 4; k++) {
+                const int dtype = float_types[type], act = acts[k / 4];
+                tensors t = tensors_of(&f, dtype);
+                cf_view bias = VECTOR(dtype, f.out), residual = view(dtype, PACKED, 4, t.y.shape);
+                fill_random(&bias, -1, 1);
+                fill_random(&residual, -1, 1);
+                const uint64_t before = bits_of(&residual);
+                exact e = exact_of(&f, &t.x, &t.w, &t.dy);
+                CHECK_STATUS(run_layer(m, dtype, &t, act, k & 1 ? &bias : NULL, k & 2 ? &residual : NULL), CFX_OK);
+                for (int64_t at = 0; at < cf_view_numel(&t.y); at++) {
+                    const double b = k & 1 ? get(&bias, at % f.out) : 0, r = k & 2 ? get(&residual, at) : 0;
+                    /* What is not fused sees sums in the half type. */
+                    const double tolerance = 3 * rounding(dtype, e.magnitude[0][at] + fabs(b) + fabs(r) + 1);
+                    if (near_at(m, &t.y, at, act_of(act, e.value[0][at] + b + r, 0.25), tolerance)) continue;
+                    printf("# act %d, bias and residual %d\n", act, k & 3);
+                    break;
+                }
+                CHECK(before == bits_of(&residual));
+                exact_free(&e);
+                free_views();
+            }
+    }
+}
+
+TEST(a_NaN_goes_through_convolutions_with_any_activation) {
+    static const form forms[] = {SQUARE(1, 6, 16, 16, 1, 1, 1, 0, 1), SQUARE(2, 8, 3, 8, 1, 1, 1, 0, 1)};
+    EACH_MACHINE(m) {
+        if (m->team > 2) continue;
+        for (int type = 0; type < FLOAT_TYPES; type++)
+            for (int k = 0; k < 4 * ACTS; k++) {
+                const form *f = &forms[k & 1];
+                const int dtype = float_types[type], act = acts[k / 4], by_residual = k & 2;
+                tensors t = tensors_of(f, dtype);
+                cf_view residual = view(dtype, PACKED, 4, t.y.shape);
+                fill_random(&residual, -1, 1);
+                if (by_residual) set(&residual, 5 * f->out + 1, NAN);
+                else set(&t.x, 5 * f->in + 2, NAN); /* of pixel 5 */
+                CHECK_STATUS(run_layer(m, dtype, &t, act, NULL, by_residual ? &residual : NULL), CFX_OK);
+                int64_t bad = 0;
+                for (int64_t at = 0; at < cf_view_numel(&t.y); at++)
+                    bad += isnan(get(&t.y, at)) != (by_residual ? at == 5 * f->out + 1 : at / f->out == 5);
+                if (!CHECK_EQ(bad, 0)) printf("# %s, dtype %d, act %d, shape %d\n", m->isa, dtype, act, k & 1);
+                free_views();
+            }
+    }
+}
