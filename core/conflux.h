@@ -438,6 +438,10 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
  * gaps are). */
 CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t zero,
                                    cfx_tensor *const *handles);
+/* New buffers on `device` with the values of the n tensors x, which are of the places' shapes and dtypes; the n empty
+ * handles become views into them.  What lies side by side in x, too, as what the layout has packed does, is one copy. */
+CFX_API cfx_status cfx_layout_copy(cfx_layout *layout, cfx_device *device, const cfx_tensor *const *x,
+                                   cfx_tensor *const *handles);
 /* The layout that the tensor's buffer has, or NULL. */
 CFX_API cfx_layout *cfx_tensor_layout(const cfx_tensor *x);
 /* 1 if the n handles are exactly the layout's places, in order. */

@@ -4,6 +4,8 @@
 
 #include "tensor/drift.h"
 #include "tensor/primitive.h"
+#include "tensor/stretch.h"
+#include "tensor/transfer.h"
 
 /* A command names its gaps, and a queue holds many such commands. */
 enum { GAPS_AT_ONCE = 4096 };
@@ -198,6 +200,72 @@ CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32
     return CFX_OK;
 }
 
+/* ---- copies ----------------------------------------------------------------------------------------- */
+
+static bool fits(const cfx_tensor *x, const cf_layout_place *place) {
+    return x->_dtype == place->dtype && cf_has_shape(x, place->ndim, place->shape);
+}
+
+static cfx_status refuse_form(const char *function, const char *kind, const cfx_tensor *x,
+                              const cf_layout_place *place) {
+    char have[256], want[192];
+    return cf_fail(CFX_EARG, "%s: %s '%s': expected %s (%s), got %s", function, kind, place->path,
+                   cf_shape_text(place->ndim, place->shape, want), cfx_dtype_name(place->dtype), cf_describe(x, have));
+}
+
+/* n elements from y's place on take those from x's. */
+static cfx_status copy_stretch(const cfx_tensor *x, const cfx_tensor *y, int64_t n) {
+    cfx_tensor from = *x, to = *y; /* borrowed */
+    cf_set_packed(&from, 1, &n);
+    cf_set_packed(&to, 1, &n);
+    return cf_is_far(cf_device(x), cf_device(y)) ? cf_transfer(&from, &to) : cf_copy_make(&to, &from);
+}
+
+/* What is packed in x by stretches, the rest one by one.  lists: [2][n], room for what is packed. */
+static cfx_status copy_values(int32_t n, const cfx_tensor *const *x, cfx_tensor *const *y, cfx_tensor **lists) {
+    cf_stretch *stretches;
+    int32_t packed = 0, count;
+    for (int32_t i = 0; i < n; i++) packed += cfx_is_contiguous(x[i]) != 0;
+    for (int32_t i = 0, k = 0; i < n; i++) {
+        if (cfx_is_contiguous(x[i])) {
+            lists[k] = y[i];
+            lists[packed + k++] = (cfx_tensor *)x[i];
+        } else {
+            CF_TRY(cf_copy_make(y[i], x[i]));
+        }
+    }
+    CF_TRY(cf_stretches(2, packed, lists, NULL, &stretches, &count));
+    cfx_status status = CFX_OK;
+    for (int32_t k = 0; k < count && status == CFX_OK; k++) {
+        const int32_t leaf = stretches[k].leaf;
+        status = copy_stretch(lists[packed + leaf], lists[leaf], stretches[k].n);
+    }
+    free(stretches);
+    return status;
+}
+
+CFX_API cfx_status cfx_layout_copy(cfx_layout *layout, cfx_device *device, const cfx_tensor *const *x,
+                                   cfx_tensor *const *handles) {
+    void *lists;
+    CF_TRY(cf_check_device("layout", device));
+    for (int32_t i = 0; i < layout->n; i++) {
+        CF_TRY(cf_check_tensor("layout", layout->places[i].path, x[i]));
+        if (!fits(x[i], &layout->places[i])) return refuse_form("layout", "tensor", x[i], &layout->places[i]);
+        if (cf_context(x[i]) != cf_context_of(device))
+            return cf_fail(CFX_EARG, "layout: tensor '%s' belongs to another context", layout->places[i].path);
+    }
+    CF_TRY(cf_alloc((size_t)layout->n * 2 * sizeof(cfx_tensor *), &lists));
+    cfx_status status = cfx_layout_make(layout, device, -1, 0, handles);
+    if (status == CFX_OK) {
+        status = copy_values(layout->n, x, handles, lists);
+        for (int32_t i = 0; i < layout->n && status != CFX_OK; i++) cfx_release(handles[i]);
+    }
+    free(lists);
+    return status;
+}
+
+/* ---- packing ---------------------------------------------------------------------------------------- */
+
 /* qsort: by buffer, then by handle. */
 static int by_buffer(const void *a, const void *b) {
     const cfx_tensor *const x = **(cfx_tensor *const *const *)a, *const y = **(cfx_tensor *const *const *)b;
@@ -227,29 +295,30 @@ static cfx_status find_shared(int32_t n, cfx_tensor *const *handles, int32_t *ou
     return CFX_OK;
 }
 
+/* What a model calls it. */
+static const char *kind_of(const cfx_tensor *x) {
+    return cf_is_float(x->_dtype) && !(x->_flags & CFX_FLAG_BUFFER) ? "parameter" : "buffer";
+}
+
 /* The handles have the places' form, are tied where they are, and are all that refers to their memory. */
 static cfx_status check_pack(const cfx_layout *layout, const cfx_device *device, cfx_tensor *const *handles) {
-    char have[256], want[192];
     int32_t shared;
     for (int32_t i = 0; i < layout->n; i++) {
         const cf_layout_place *place = &layout->places[i];
         CF_TRY(cf_check_tensor("pack", place->path, handles[i]));
         CF_TRY(cf_check_writable("pack", handles[i]));
+        const char *kind = kind_of(handles[i]);
         if (cf_context(handles[i]) != cf_context_of(device))
-            return cf_fail(CFX_EARG, "pack: parameter '%s' belongs to another context", place->path);
-        if (handles[i]->_dtype != place->dtype || !cf_has_shape(handles[i], place->ndim, place->shape))
-            return cf_fail(CFX_EARG, "pack: parameter '%s': expected %s (%s), got %s", place->path,
-                           cf_shape_text(place->ndim, place->shape, want), cfx_dtype_name(place->dtype),
-                           cf_describe(handles[i], have));
+            return cf_fail(CFX_EARG, "pack: %s '%s' belongs to another context", kind, place->path);
+        if (!fits(handles[i], place)) return refuse_form("pack", kind, handles[i], place);
         if (place->tied >= 0 && !cf_same_view(handles[i], handles[place->tied]))
-            return cf_fail(CFX_EARG, "pack: parameter '%s': expected the same tensor as '%s'", place->path,
+            return cf_fail(CFX_EARG, "pack: %s '%s': expected the same tensor as '%s'", kind, place->path,
                            layout->places[place->tied].path);
     }
     CF_TRY(find_shared(layout->n, handles, &shared));
     if (shared == layout->n) return CFX_OK;
-    return cf_fail(CFX_ESTATE,
-                   "pack: parameter '%s' shares its memory with a tensor outside the model; release or clone it",
-                   layout->places[shared].path);
+    return cf_fail(CFX_ESTATE, "pack: %s '%s' shares its memory with a tensor outside the model; release or clone it",
+                   kind_of(handles[shared]), layout->places[shared].path);
 }
 
 CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_tensor *const *handles) {

@@ -1,7 +1,7 @@
 /* places.h: where many tensors lie in one buffer per dtype.
  *
  * A layout is the list of places (path, dtype, shape, offset) that parameters, their gradients and their
- * optimiser states share.  It is immutable and counted.  Places are 256-byte aligned; the gaps between them and
+ * optimiser states share.  A model's state (buffers, integers) has another one.  It is immutable and counted.  Places are 256-byte aligned; the gaps between them and
  * the tail are zero, and no kernel writes there, so a norm, an update or a reduction is one call over one buffer.
  */
 #ifndef CF_TENSOR_PLACES_H

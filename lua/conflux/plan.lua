@@ -3,7 +3,7 @@
 -- A plan is worked out once per model and kept while the model's tables and handles stay as they are: its
 -- parameters in the order of their places, the layout that they lie in, and the model's skeleton, after which a
 -- gradient is built without walking the model.  The first plan of a plain model packs its parameters into one
--- buffer per dtype.  A single tensor, or a tree over parts of layouts or over several devices, is never moved:
+-- buffer per dtype, and what else it has, its state, into others.  A single tensor, or a tree over parts of layouts or over several devices, is never moved:
 -- the tree gets a layout of its own for gradients and states (one device), or plain tensors (several).
 -- @module conflux.plan
 local core = require "conflux.core"
@@ -19,7 +19,7 @@ local each = core.each
 local collectgarbage = collectgarbage
 local getmetatable = debug.getmetatable -- also where one is protected
 
-local FROZEN = C.CFX_FLAG_FROZEN
+local FROZEN, BUFFER = C.CFX_FLAG_FROZEN, C.CFX_FLAG_BUFFER
 local pointers_t = ffi.typeof "cfx_tensor *[?]"
 local POINTER = ffi.sizeof "cfx_tensor *"
 
@@ -340,16 +340,46 @@ local function refuse_doubles(fname, tensors, paths)
   end
 end
 
--- The layout that gradients and states of these parameters take; packs them if they are plain.
-local function find_layout(n, array, tensors, paths, device)
-  local packed = false
-  for i = 1, n do packed = packed or C.cfx_tensor_layout(tensors[i]) ~= nil end
-  if packed then
-    local layout = C.cfx_tensor_layout(tensors[1])
-    if layout ~= nil and C.cfx_layout_holds(layout, n, array) == 1 then return layout end
+local function is_packed(tensors)
+  for i = 1, #tensors do
+    if C.cfx_tensor_layout(tensors[i]) ~= nil then return true end
   end
-  local layout = new_layout(n, array, paths)
-  if not packed then pack(layout, device, array) end
+  return false
+end
+
+--- The layout that these tensors, whose addresses `array` has, are all of; else a new one for them.
+---@return ffi.cdata* layout
+local function layout_of(tensors, array, paths)
+  local n, layout = #tensors, C.cfx_tensor_layout(tensors[1])
+  if layout ~= nil and C.cfx_layout_holds(layout, n, array) == 1 then return layout end
+  return new_layout(n, array, paths)
+end
+
+-- What a plain model has beside its parameters, buffers and a layer's integers, moves into flat buffers, too, if it all
+-- lies on one device.
+local function pack_state(record)
+  local tensors, paths, has_layer = {}, {}, tree.has_layer(record)
+  for i = 1, #record.others do
+    local t = record.others[i]
+    if t._buffer ~= nil and (has_layer or band(t._flags, BUFFER) ~= 0) then
+      tensors[#tensors + 1], paths[#paths + 1] = t, record.other_paths[i]
+    end
+  end
+  local device = one_device(tensors)
+  if not device or is_packed(tensors) then return end
+  local array = core.ptrs(tensors)
+  pack(new_layout(#tensors, array, paths), device, array)
+end
+
+-- The layout that gradients and states of the record's parameters take; packs the model if it is plain.  Its state
+-- first: where that is refused all is as it was.
+local function find_layout(record, device)
+  local packed = is_packed(record.tensors)
+  local layout = layout_of(record.tensors, record.array, record.paths)
+  if not packed then
+    pack_state(record)
+    pack(layout, device, record.array)
+  end
   return layout
 end
 
@@ -379,11 +409,13 @@ function Plan:check_live(fname, name)
   end
 end
 
-local function build(fname, name, model, tensors, paths)
+-- record: of a single tensor its list and path alone.
+local function build(fname, name, model, record)
+  local tensors, paths = record.tensors, record.paths
   local n = #tensors
   local plan = setmetatable({n = n, tensors = tensors, paths = paths, single = is_tensor(model)}, Plan)
   plan:check_live(fname, name)
-  plan.array = core.ptrs(tensors)
+  plan.array = record.array or core.ptrs(tensors)
   if plan.single then plan.parents = {} end
   plan.made, plan.alike = setmetatable(table_new(n, 1), weak), setmetatable({}, weak_keys)
   plan.device = one_device(tensors)
@@ -392,7 +424,7 @@ local function build(fname, name, model, tensors, paths)
     for i = 1, n do index[tensors[i]] = i end
     skeleton(plan, model, index)
     refuse_doubles(fname, tensors, paths)
-    if n > 0 and plan.device then plan.layout = find_layout(n, plan.array, tensors, paths, plan.device) end
+    if n > 0 and plan.device then plan.layout = find_layout(record, plan.device) end
   end
   plan.bytes = 0
   for i = 1, n do
@@ -407,14 +439,14 @@ end
 local function of(fname, name, model)
   if is_tensor(model) then
     if model._dtype < C.CFX_FLOAT16 then check.arg(fname, name, "a float tensor or a tree of them", model) end
-    return build(fname, name, model, {model}, {""})
+    return build(fname, name, model, {tensors = {model}, paths = {""}})
   end
   if type(model) ~= "table" then check.arg(fname, name, "a tensor or a tree of tensors", check.describe(model)) end
   local record = tree.flatten(model)
   local plan = plans[record]
   if plan then return plan end
   if record.n == 0 then check.arg(fname, name, "a tree with parameters (float tensors)", "one without any") end
-  plan = build(fname, name, model, record.tensors, record.paths)
+  plan = build(fname, name, model, record)
   plans[record] = plan
   return plan
 end
@@ -486,4 +518,4 @@ function Plan:gradient()
   return g, watched
 end
 
-return {of = of, leaves = leaves, new_layout = new_layout, same_form = same_form, same_schema = same_schema}
+return {of = of, leaves = leaves, layout_of = layout_of, same_form = same_form, same_schema = same_schema}

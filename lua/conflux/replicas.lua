@@ -24,39 +24,43 @@ local function copy_to(x, device)
   return out
 end
 
--- Copies of the parameters, in one buffer per dtype on `device`.
-local function copy_parameters(tensors, paths, device, copies)
-  local n = #tensors
-  if n == 0 then return end
-  local layout = plans.new_layout(n, core.ptrs(tensors), paths)
-  local handles = {}
-  for i = 1, n do handles[i] = new() end
+-- What copies of tensors are made after; nil where there are none.
+local function part_of(tensors, paths)
+  if #tensors == 0 then return nil end
+  local array = core.ptrs(tensors)
+  return {tensors = tensors, array = array, layout = plans.layout_of(tensors, array, paths)}
+end
+
+-- And those of a tree: its parameters, and what else there is, each in one buffer per dtype.
+local function parts_of(x)
+  if type(x) ~= "table" then return {} end
+  local tensors, paths, _, others, other_paths = tree.parameters(x)
+  return {parameters = part_of(tensors, paths), others = part_of(others, other_paths)}
+end
+
+local function copy_part(part, device, copies)
+  local tensors, handles = part.tensors, {}
+  for i = 1, #tensors do handles[i] = new() end
   local array = core.ptrs(handles)
-  local st = C.cfx_layout_make(layout, device, -1, 0, array)
-  if st ~= 0 then settle(st, C.cfx_layout_make, layout, device, -1, 0, array) end
-  for i = 1, n do
+  local st = C.cfx_layout_copy(part.layout, device, part.array, array)
+  if st ~= 0 then settle(st, C.cfx_layout_copy, part.layout, device, part.array, array) end
+  for i = 1, #tensors do
     local x, y = tensors[i], handles[i]
-    st = C.cfx_copy(y, x)
-    if st ~= 0 then settle(st, C.cfx_copy, y, x) end
     y._flags = band(x._flags, MARKS)
     copies[x] = y
   end
 end
 
-local function copy_tree(x, device)
+local function copy(x, parts, device)
   if is_tensor(x) then return copy_to(x, device) end
-  if type(x) ~= "table" then return x end
   local copies = {}
-  local tensors, paths = tree.parameters(x)
-  copy_parameters(tensors, paths, device, copies)
-  return tree.map(function(t)
-    if not copies[t] then copies[t] = copy_to(t, device) end
-    return copies[t]
-  end, x)
+  if parts.parameters then copy_part(parts.parameters, device, copies) end
+  if parts.others then copy_part(parts.others, device, copies) end
+  return type(x) == "table" and tree.map(function(t) return copies[t] end, x) or x
 end
 
 --- Copies `x` to each device.  The copies never alias `x` or each other; tensors tied in `x` stay tied in every
--- copy, and the parameters of a copy lie in one buffer per dtype.
+-- copy, and the parameters of a copy lie in one buffer per dtype, and so does the rest of its tensors.
 ---@generic T
 ---@param x T                                 any tensor, module, optimiser state, or nested table of them
 ---@param devices? (conflux.Device|string)[]  default: `cf.devices()`
@@ -70,11 +74,14 @@ local function replicate(x, devices, f)
   end
   if type(f) ~= "nil" and type(f) ~= "function" then check.arg("replicate", "f", "a function", f) end
   local list = scheduler.list(devices)
+  local parts = not f and parts_of(x)
   for i = 1, #devices do
-    local device = devices[i]
-    local y = x
-    if f then y = f(x, i, device) end
-    list[i] = copy_tree(y, device)
+    if f then
+      local y = f(x, i, devices[i])
+      list[i] = copy(y, parts_of(y), devices[i])
+    else
+      list[i] = copy(x, parts, devices[i])
+    end
   end
   return list
 end

@@ -190,13 +190,9 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------
 
---- The parameters: float tensors that are no buffers.  First the trainable ones, in reverse order of the walk
--- (backward finishes the last layer first), then frozen ones.
----@param x any
----@return conflux.Tensor[] tensors, string[] paths, integer trainable
-function tree.parameters(x)
-  local all, names = tree.leaves(x)
-  local tensors, paths, trainable = {}, {}, 0
+-- Of the leaves of a tree: the parameters, as tree.parameters has them, and the others in their own order.
+local function sort_leaves(all, names)
+  local tensors, paths, trainable, others, other_paths = {}, {}, 0, {}, {}
   for wanted = 0, FROZEN, FROZEN do
     for i = #all, 1, -1 do
       local t = all[i]
@@ -206,7 +202,21 @@ function tree.parameters(x)
     end
     if wanted == 0 then trainable = #tensors end
   end
-  return tensors, paths, trainable
+  for i = 1, #all do
+    if all[i]._dtype < FLOAT16 or band(all[i]._flags, BUFFER) ~= 0 then
+      others[#others + 1], other_paths[#other_paths + 1] = all[i], names[i]
+    end
+  end
+  return tensors, paths, trainable, others, other_paths
+end
+
+--- The parameters: float tensors that are no buffers.  First the trainable ones, in reverse order of the walk
+-- (backward finishes the last layer first), then frozen ones.  Then what else there is, buffers and integers, in the
+-- order of the walk.
+---@param x any
+---@return conflux.Tensor[] tensors, string[] paths, integer trainable, conflux.Tensor[] others, string[] other_paths
+function tree.parameters(x)
+  return sort_leaves(tree.leaves(x))
 end
 
 ---@class conflux.Flat
@@ -215,6 +225,10 @@ end
 ---@field tensors conflux.Tensor[]  in the order of tree.parameters
 ---@field paths string[]
 ---@field array ffi.cdata*          cfx_tensor *[n]: the same handles
+---@field leaves conflux.Tensor[]   all tensors, in the order of tree.leaves
+---@field leaf_paths string[]
+---@field others conflux.Tensor[]   those that are no parameters
+---@field other_paths string[]
 
 -- Per model its record.  A record must not keep its model alive, or the entry would stay for ever: the tables
 -- that it remembers are held weakly.
@@ -271,17 +285,38 @@ local function still_holds(shape)
   return true
 end
 
+--- What tree.flatten has found of x, if that was asked before and still holds.
+---@param x table
+---@return conflux.Flat?
+function tree.flattened(x)
+  local record = records[x]
+  return record and still_holds(record.shape) and record or nil
+end
+
+--- Whether there is a layer among the tables of a model: then its integer tensors are state.
+---@param record conflux.Flat
+function tree.has_layer(record)
+  local tables = record.shape.tables
+  for i = 1, #record.shape.counts do
+    local mt = getmetatable(tables[i])
+    if type(mt) == "table" and rawget(mt, "__layer") then return true end
+  end
+  return false
+end
+
 --- The parameters of a model with their addresses for C, kept until the model changes: the same record comes
 -- back as long as its tables hold the same tensors and tables, marked as they were.
 ---@param model any
 ---@return conflux.Flat
 function tree.flatten(model)
-  local record = records[model]
-  if record and still_holds(record.shape) then return record end
+  local record = tree.flattened(model)
+  if record then return record end
   -- before the parameters: what a finaliser changes in between makes the record one of the past
   local shape = type(model) == "table" and remember(model) or nil
-  local tensors, paths, trainable = tree.parameters(model)
-  record = {n = #tensors, trainable = trainable, tensors = tensors, paths = paths, array = core.ptrs(tensors)}
+  local leaves, leaf_paths = tree.leaves(model)
+  local tensors, paths, trainable, others, other_paths = sort_leaves(leaves, leaf_paths)
+  record = {n = #tensors, trainable = trainable, tensors = tensors, paths = paths, array = core.ptrs(tensors),
+    leaves = leaves, leaf_paths = leaf_paths, others = others, other_paths = other_paths}
   if shape then
     record.shape = shape
     records[model] = record

@@ -287,6 +287,8 @@ CALL(reduce_scatter,
                         (cfx_tensor *[]){&w->parts[0], &w->parts[1], &w->parts[2]}))
 CALL(layout_new, cfx_layout_new(2, (const cfx_tensor *[]){&w->x, &w->v}, (const char *[]){"x", "v"}, &w->made))
 CALL(layout_make, cfx_layout_make(w->layout, device[1], -1, 1, (cfx_tensor *[]){&w->out[0], &w->out[1], &w->out[2]}))
+CALL(layout_copy, cfx_layout_copy(w->layout, device[1], (const cfx_tensor *[]){&w->w[0], &w->w[1], &w->w[2]},
+                                  (cfx_tensor *[]){&w->out[0], &w->out[1], &w->out[2]}))
 CALL(layout_pack, cfx_layout_pack(w->layout, device[0], (cfx_tensor *[]){&w->w[0], &w->w[1], &w->w[2]}))
 
 static cfx_status call_update(world *w) {
@@ -405,6 +407,7 @@ static const struct {
     ROW(reduce_scatter),
     ROW(layout_new),
     ROW(layout_make),
+    ROW(layout_copy),
     ROW(layout_pack),
     ROW(update),
     ROW(update_several),

@@ -191,6 +191,9 @@ TEST(a_view_outside_the_model_is_refused_by_path_and_nothing_moves) {
     CHECK_STATUS(cfx_slice(&x[1], 0, 3, 2, 1, &outside), CFX_OK);
     CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_ESTATE);
     CHECK(says("pack: parameter '1.bias' shares its memory with a tensor outside the model"));
+    x[1]._flags = CFX_FLAG_BUFFER;
+    CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_ESTATE);
+    CHECK(says("pack: buffer '1.bias' shares its memory with a tensor outside the model"));
     CHECK(x[0]._buffer != x[2]._buffer);
     cfx_release(&outside);
     CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_OK);
@@ -303,6 +306,103 @@ TEST(packing_without_memory_changes_nothing) {
     CHECK_STATUS(cfx_layout_pack(layout, a, xs), CFX_OK);
     CHECK_EQ(value_of(&x[1]), 2);
     release(2, xs);
+    cfx_layout_free(layout);
+    teardown();
+}
+
+/* ---- copies ----------------------------------------------------------------------------------------- */
+
+/* A model's state: 36 layers of two statistics and a count, and of another float type two more. */
+enum { STATE = 36 * 4 };
+static void make_state(cfx_tensor *x, cfx_tensor **xs, const char **paths) {
+    static const int32_t dtypes[4] = {CFX_FLOAT32, CFX_FLOAT32, CFX_INT64, CFX_FLOAT64};
+    for (int i = 0; i < STATE; i++) {
+        const int32_t dtype = dtypes[i % 4];
+        x[i] = dtype == CFX_INT64 ? (cfx_tensor){0} : of(a, dtype, 1 + i % 100, i);
+        if (dtype == CFX_INT64) CHECK_STATUS(cfx_full(a, dtype, 0, NULL, i, &x[i]), CFX_OK);
+        xs[i] = &x[i];
+        paths[i] = "s";
+    }
+}
+static double number_of(const cfx_tensor *x) {
+    cfx_tensor number = {0};
+    CHECK_STATUS(cfx_to(x, NULL, CFX_FLOAT32, &number), CFX_OK);
+    const double value = value_of(&number);
+    cfx_release(&number);
+    return value;
+}
+static int holds_values(const cfx_tensor *x, int more) {
+    int right = 1;
+    for (int i = 0; i < STATE; i++)
+        right = right && number_of(&x[i]) == i + more && cf_numel(&x[i]) == (i % 4 == 2 ? 1 : 1 + i % 100);
+    return right;
+}
+static uint64_t commands_of(cfx_device *device) {
+    return last_of(device, CF_COMPUTE).ticket + last_of(device, CF_COMM).ticket;
+}
+
+TEST(what_is_packed_is_copied_by_one_command_a_dtype) {
+    setup();
+    cfx_tensor x[STATE], y[STATE] = {0}, z[STATE] = {0}, *xs[STATE], *ys[STATE], *zs[STATE];
+    const char *paths[STATE];
+    cfx_layout *layout;
+    make_state(x, xs, paths);
+    for (int i = 0; i < STATE; i++) ys[i] = &y[i], zs[i] = &z[i];
+    CHECK_STATUS(cfx_layout_new(STATE, (const cfx_tensor *const *)xs, paths, &layout), CFX_OK);
+    CHECK_STATUS(cfx_layout_copy(layout, b, (const cfx_tensor *const *)xs, ys), CFX_OK);
+    CHECK(holds_values(y, 0));
+    CHECK_EQ(blocks_of(b), 3);
+    CHECK_EQ(cfx_layout_holds(layout, STATE, (const cfx_tensor *const *)ys), 1);
+    const uint64_t before = commands_of(a);
+    CHECK_STATUS(cfx_layout_copy(layout, a, (const cfx_tensor *const *)ys, zs), CFX_OK);
+    CHECK_EQ(commands_of(a) - before, 2 * 3); /* the gaps, and the values */
+    CHECK(holds_values(z, 0));
+    /* nor are they more for a synchronisation of packed replicas */
+    cfx_tensor *leaves[2 * STATE];
+    for (int i = 0; i < STATE; i++) {
+        leaves[i] = &y[i];
+        leaves[STATE + i] = &z[i];
+        CHECK_STATUS(cfx_fill(&y[i], 1000 + i), CFX_OK);
+    }
+    const uint64_t idle = commands_of(a) + commands_of(b);
+    CHECK_STATUS(cfx_broadcast(0, 2, STATE, leaves), CFX_OK);
+    CHECK_EQ(commands_of(a) + commands_of(b) - idle, 3);
+    CHECK(holds_values(z, 1000));
+    release(STATE, xs);
+    release(STATE, ys);
+    release(STATE, zs);
+    cfx_layout_free(layout);
+    teardown();
+}
+
+TEST(a_copy_is_packed_whatever_it_is_of_and_what_is_tied_stays_tied) {
+    setup();
+    const int64_t shape[2] = {2, 3};
+    cfx_tensor line = {0}, grid = {0}, x[4] = {0}, y[4] = {0};
+    CHECK_STATUS(cfx_arange(a, CFX_FLOAT32, 6, 0, 1, &line), CFX_OK);
+    CHECK_STATUS(cfx_reshape(&line, 2, shape, &grid), CFX_OK);
+    CHECK_STATUS(cfx_transpose(&grid, 0, 1, &x[0]), CFX_OK); /* strided */
+    CHECK_STATUS(cfx_slice(&line, 0, 1, 4, 1, &x[1]), CFX_OK);
+    CHECK_STATUS(cfx_retain(&x[1], &x[2]), CFX_OK);
+    x[3] = of(a, CFX_UINT8, 0, 0);
+    cfx_tensor *xs[4] = {&x[0], &x[1], &x[2], &x[3]}, *ys[4] = {&y[0], &y[1], &y[2], &y[3]};
+    cfx_layout *layout = layout_of(4, xs);
+    CHECK_STATUS(cfx_layout_copy(layout, b, (const cfx_tensor *const *)xs, ys), CFX_OK);
+    float got[6], few[4];
+    CHECK(cfx_is_contiguous(&y[0]));
+    CHECK_STATUS(cfx_read(&y[0], got, sizeof got), CFX_OK);
+    for (int i = 0; i < 6; i++) CHECK_EQ(got[i], i % 2 * 3 + i / 2);
+    CHECK_STATUS(cfx_read(&y[1], few, sizeof few), CFX_OK);
+    for (int i = 0; i < 4; i++) CHECK_EQ(few[i], 1 + i);
+    CHECK_EQ(y[2]._offset, y[1]._offset);
+    CHECK_EQ(y[0]._buffer->bytes, 2 * CF_ALIGN);
+    CHECK_EQ(cf_numel(&y[3]), 0);
+    CHECK_STATUS(cfx_layout_copy(layout, b, (const cfx_tensor *[]){&x[0], &x[0], &x[2], &x[3]}, ys), CFX_EARG);
+    CHECK(says("layout: tensor '1.bias': expected [4] (float32), got [3, 2] (float32, cpu:0)"));
+    release(4, xs);
+    release(4, ys);
+    cfx_release(&line);
+    cfx_release(&grid);
     cfx_layout_free(layout);
     teardown();
 }

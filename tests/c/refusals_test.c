@@ -148,6 +148,7 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_tape_give(NULL, 0, x));
     CALL(cfx_layout_new(1, ALL(x), one_path, &made));
     CALL(cfx_layout_pack(layout, cpu, EACH(x)));
+    CALL(cfx_layout_copy(layout, cpu, ALL(x), EACH(&out)));
     CALL(update(x, &a, &a)); /* cfx_optim_update */
     CALL(update(&a, x, &a));
     CALL(update(&a, &a, x));
@@ -178,6 +179,7 @@ static int call_without_device(int row) {
     CALL(cfx_arange(NULL, CFX_FLOAT32, 4, 0, 1, &out));
     CALL(cfx_random(NULL, CFX_FLOAT32, 2, two, "uniform", 0, 1, 0, &out));
     CALL(cfx_layout_make(layout, NULL, -1, 1, EACH(&out)));
+    CALL(cfx_layout_copy(layout, NULL, ALL(&a), EACH(&out)));
     CALL(cfx_layout_pack(layout, NULL, EACH(&a)));
     CALL(cfx_idx_read(NULL, "/nowhere/file", &out));
     CALL(cfx_csv_read(NULL, "/nowhere/file", ',', 0, CFX_FLOAT32, &out));
