@@ -30,16 +30,20 @@ core.synchronized = core.synchronized or 0 -- how often: what was worked out fro
 -- ---- the tensors to reduce ----------------------------------------------------------------------------------
 
 ---@class conflux.Element one replica's part
+---@field value any
+---@field record? conflux.Flat  what tree.flatten knows of it
 ---@field tensors conflux.Tensor[]
 ---@field paths string[]
----@field numbers table<string, number>
 ---@field is_model boolean   there is a module in it: its integer tensors are buffers
----@field tables table<table, boolean>  all that it is made of
+---@field numbers table<string, number>
+---@field tables? table<table, boolean>  all that it is made of, once it was scanned
 
--- Notes the tables of x in `element`, and their numbers.
-local function scan_tables(element, x)
-  local found, prefixes, seen, i = {x}, {""}, element.tables, 0
-  seen[x] = true
+-- Notes the tables of an element, and their numbers.
+local function scan_tables(element)
+  if element.tables or type(element.value) ~= "table" then return end
+  local x = element.value
+  local found, prefixes, seen, i = {x}, {""}, {[x] = true}, 0
+  element.tables = seen
   while found[i + 1] do
     i = i + 1
     local t, prefix = found[i], prefixes[i]
@@ -56,16 +60,60 @@ local function scan_tables(element, x)
 end
 
 local function scan(x)
-  local element = {numbers = {}, is_model = false, tables = {}}
-  if is_tensor(x) then
+  local element = {value = x, numbers = {}, is_model = false}
+  local record = type(x) == "table" and tree.flattened(x)
+  if record then
+    element.record, element.is_model = record, tree.has_layer(record)
+    element.tensors, element.paths = record.leaves, record.leaf_paths
+  elseif is_tensor(x) then
     element.tensors, element.paths = {x}, {""}
   elseif type(x) == "number" then
     element.tensors, element.paths, element.numbers[""] = {}, {}, x
   else
     element.tensors, element.paths = tree.leaves(x)
-    scan_tables(element, x)
+    scan_tables(element)
   end
   return element
+end
+
+-- Devices and pointers are each replica's own, and stay; boxed integers are numbers.
+local function is_own(v)
+  local kind = type(v)
+  return kind == "userdata" or kind == "thread"
+    or kind == "cdata" and not (is_tensor(v) or ffi.istype("int64_t", v) or ffi.istype("uint64_t", v))
+end
+
+-- Whether v, of one model, and w, of another one, are alike; else one may have to become the other.  twins: by a table
+-- or tensor of the first what stands for it in the second; taken: what does; found: the first's tables.
+local function is_alike(v, w, twins, taken, found)
+  local kind = type(v)
+  if kind ~= "table" and not is_tensor(v) then return rawequal(v, w) or v ~= v and w ~= w or is_own(v) and is_own(w) end
+  if twins[v] ~= nil then return rawequal(twins[v], w) end
+  if type(w) ~= kind or taken[w] or twins[w] ~= nil or taken[v] or rawequal(v, w) then return false end
+  twins[v], taken[w] = w, true
+  if kind == "table" then found[#found + 1] = v end
+  return true
+end
+
+-- Whether two models have nothing in them that differs but their tensors' values and marks: then there is no number to
+-- compare and nothing to copy.
+local function are_twins(a, b)
+  if not (a.record and b.record) then return false end
+  local found, twins, taken, i = {}, {}, {}, 0
+  if not is_alike(a.value, b.value, twins, taken, found) then return false end
+  while found[i + 1] do
+    i = i + 1
+    local from, count = found[i], 0
+    local to = twins[from]
+    if not rawequal(getmetatable(from), getmetatable(to)) then return false end
+    for k, v in each, from do
+      count = count + 1
+      if not is_alike(v, rawget(to, k), twins, taken, found) then return false end
+    end
+    for _ in each, to do count = count - 1 end
+    if count ~= 0 then return false end
+  end
+  return true
 end
 
 -- Position and device of an element, for messages.
@@ -79,8 +127,16 @@ local function named(path)
   return path == "" and "the value" or ("'%s'"):format(path)
 end
 
+-- Of two models whose records still hold it is found once.
+local function same_schema(a, b)
+  if not (a.record and b.record) then return plans.same_schema(a, b) end
+  local known = a.record.alike
+  if known[b.record] == nil then known[b.record] = plans.same_schema(a, b) end
+  return known[b.record]
+end
+
 local function compare_tensors(fname, list, a, b, i)
-  if plans.same_schema(a, b) then return end
+  if same_schema(a, b) then return end
   local known = {}
   for k = 1, #b.paths do known[b.paths[k]] = b.tensors[k] end
   for k = 1, #a.paths do
@@ -104,6 +160,9 @@ local function compare_tensors(fname, list, a, b, i)
 end
 
 local function compare_numbers(fname, list, a, b, i)
+  if are_twins(a, b) then return end
+  scan_tables(a)
+  scan_tables(b)
   local bad
   for path, x in each, a.numbers do
     local y = b.numbers[path]
@@ -393,13 +452,6 @@ local function reduce(op, root, list, options)
   return reduce_list("reduce", op, root, list, options)
 end
 
--- Devices and pointers are each replica's own, and stay; boxed integers are numbers.
-local function is_own(v)
-  local kind = type(v)
-  return kind == "userdata" or kind == "thread"
-    or kind == "cdata" and not (is_tensor(v) or ffi.istype("int64_t", v) or ffi.istype("uint64_t", v))
-end
-
 -- Makes `to` what `from` is, and each table in it.  made: what stands for a table or tensor of the root in this
 -- replica; taken: tables that stand for one already, or are the root's.
 local function copy_values(from, to, made, taken)
@@ -429,15 +481,18 @@ local function copy_values(from, to, made, taken)
   end
 end
 
+local function copy_mark(x, y)
+  y._flags = bit.bor(bit.band(y._flags, bit.bnot(MARKS)), bit.band(x._flags, MARKS))
+end
+
 -- Gives a replica the root's marks, and all that is no tensor.
-local function copy_element(from, to, root, element)
-  local made, taken = {}, {}
-  for k = 1, #root.tensors do
-    local x, y = root.tensors[k], element.tensors[k]
-    y._flags = bit.bor(bit.band(y._flags, bit.bnot(MARKS)), bit.band(x._flags, MARKS))
-    made[x] = y
-  end
-  if type(from) ~= "table" or rawequal(from, to) then return end
+local function copy_element(root, element)
+  local from, to, made, taken = root.value, element.value, {}, {}
+  local twins = are_twins(root, element)
+  for k = 1, #root.tensors do copy_mark(root.tensors[k], element.tensors[k]) end
+  if twins or type(from) ~= "table" or rawequal(from, to) then return end
+  for k = 1, #root.tensors do made[root.tensors[k]] = element.tensors[k] end
+  scan_tables(root)
   for t in each, root.tables do taken[t] = true end
   copy_values(from, to, made, taken)
 end
@@ -451,11 +506,7 @@ local function synchronize_made(replicas, count, root)
   if st == EARG then return false end
   if st ~= 0 then settle(st, broadcast, root, count, n, array, kept) end
   for k = 0, n - 1 do
-    local marks = bit.band(array[(root - 1) * n + k]._flags, MARKS)
-    for i = 0, count - 1 do
-      local y = array[i * n + k]
-      y._flags = bit.bor(bit.band(y._flags, bit.bnot(MARKS)), marks)
-    end
+    for i = 0, count - 1 do copy_mark(array[(root - 1) * n + k], array[i * n + k]) end
   end
   return true
 end
@@ -483,7 +534,7 @@ local function synchronize(replicas, root)
       if type(replicas[root]) == "number" then
         replicas[i] = replicas[root]
       else
-        copy_element(replicas[root], replicas[i], elements[root], elements[i])
+        copy_element(elements[root], elements[i])
       end
     end
   end

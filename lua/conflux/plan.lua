@@ -3,8 +3,9 @@
 -- A plan is worked out once per model and kept while the model's tables and handles stay as they are: its
 -- parameters in the order of their places, the layout that they lie in, and the model's skeleton, after which a
 -- gradient is built without walking the model.  The first plan of a plain model packs its parameters into one
--- buffer per dtype, and what else it has, its state, into others.  A single tensor, or a tree over parts of layouts or over several devices, is never moved:
--- the tree gets a layout of its own for gradients and states (one device), or plain tensors (several).
+-- buffer per dtype, and what else it has, its state, into others.  A single tensor, or a tree over parts of layouts
+-- or over several devices, is never moved: the tree gets a layout of its own for gradients and states (one device), or
+-- plain tensors (several).
 -- @module conflux.plan
 local core = require "conflux.core"
 local check = require "conflux.check"

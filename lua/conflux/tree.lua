@@ -229,11 +229,12 @@ end
 ---@field leaf_paths string[]
 ---@field others conflux.Tensor[]   those that are no parameters
 ---@field other_paths string[]
+---@field alike table<conflux.Flat, boolean>  of other records, whether all of their paths, shapes and dtypes are these
 
 -- Per model its record.  A record must not keep its model alive, or the entry would stay for ever: the tables
 -- that it remembers are held weakly.
 local records = setmetatable({}, {__mode = "k"})
-local weak = {__mode = "v"}
+local weak, weak_keys = {__mode = "v"}, {__mode = "k"}
 
 -- Remembers how a model looked: its tables, and for each slot of them that holds a table or tensor, which.
 local function remember(model)
@@ -316,7 +317,8 @@ function tree.flatten(model)
   local leaves, leaf_paths = tree.leaves(model)
   local tensors, paths, trainable, others, other_paths = sort_leaves(leaves, leaf_paths)
   record = {n = #tensors, trainable = trainable, tensors = tensors, paths = paths, array = core.ptrs(tensors),
-    leaves = leaves, leaf_paths = leaf_paths, others = others, other_paths = other_paths}
+    leaves = leaves, leaf_paths = leaf_paths, others = others, other_paths = other_paths,
+    alike = setmetatable({}, weak_keys)}
   if shape then
     record.shape = shape
     records[model] = record
