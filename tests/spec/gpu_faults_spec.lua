@@ -33,6 +33,15 @@ local function counted(script, devices)
   return counts, text
 end
 
+-- How many kernels were launched; how often a stream has to wait is a matter of time.
+local function launches_of(counts)
+  local sum = 0
+  for what, n in pairs(counts) do
+    if not what:find "^an? " and not what:find "^the " and what ~= "take_halts" then sum = sum + n end
+  end
+  return sum
+end
+
 -- Trains twice on two replicas, whatever happens, and says what did.
 local TRAIN = [[
   local cf = require "conflux"
@@ -375,17 +384,34 @@ describe("what is counted on a GPU #program", function()
       local counts, text = counted(source, "cuda:0")
       local expected = program.shell(("%s --devices cpu %s"):format(program.conflux, program.file(source)))
       assert.equal(expected, text)
-      local sum = 0
-      for what, n in pairs(counts) do -- how often a stream has to wait is a matter of time
-        if not what:find "^an? " and not what:find "^the " and what ~= "take_halts" then sum = sum + n end
-      end
-      return sum
+      return launches_of(counts)
     end
     for optimiser, most in pairs {
       ["cf.optim.AdamW(0.01)"] = 2, -- its numbers, and all tensors
       ["cf.optim.Chain(cf.optim.ClipNorm(0.1), cf.optim.Adam(0.01))"] = 5, -- two for the norm, and its factor
     } do
       assert.equal(2 * most, launches(optimiser, 3) - launches(optimiser, 1), optimiser)
+    end
+  end)
+
+  test("a synchronisation of whole models is as many launches however many buffers they have", function()
+    local script = [[
+      local cf = require "conflux"
+      local model = {cf.ones(3)}
+      for k = 1, BUFFERS do
+        model[#model + 1] = cf.nn.buffer(cf.full(k, k % 7 + 1))
+        model[#model + 1] = cf.full(k, {dtype = "int64"})
+      end
+      local models = cf.replicate(model)
+      for k = 2, #model do models[2][k]:fill_(-k) end
+      for _ = 1, TIMES do cf.synchronize(models, 2) end
+      for k = 2, #model do assert(models[1][k]:sum():item() == -k * models[1][k]:numel()) end]]
+    local function launches(buffers, times)
+      local source = script:gsub("BUFFERS", tostring(buffers)):gsub("TIMES", tostring(times))
+      return launches_of((counted(source, "cuda:0*2")))
+    end
+    for _, buffers in ipairs {1, 36} do
+      assert.equal(2 * 3, launches(buffers, 3) - launches(buffers, 1)) -- parameters, floats and integers
     end
   end)
 
