@@ -384,6 +384,24 @@ CFX_API cfx_status cfx_scatter_add(const cfx_tensor *x, int32_t dim, const cfx_t
  * last dimension alone. */
 CFX_API cfx_status cfx_layernorm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, double eps,
                                  cfx_tensor *out);
+/* Of batch normalisation, one value a channel [c]: gamma and beta, or NULL both; the running mean and variance, or
+ * NULL both; count: int64 [1] of the batches so far, or NULL. */
+typedef struct cfx_batch_state {
+    const cfx_tensor *gamma, *beta;
+    cfx_tensor *mean, *var, *count;
+} cfx_batch_state;
+/* act(batchnorm(x) + residual) (Ioffe & Szegedy 2015), x [.., c]; residual of x's shape or NULL; act: a unary row,
+ * or -1; relu is fused.  training: by the batch's statistics, and the running ones move by momentum (negative: the
+ * cumulative mean, 1 / count), count rises by one; else by the running ones. */
+CFX_API cfx_status cfx_batchnorm(const cfx_tensor *x, const cfx_batch_state *state, const cfx_tensor *residual,
+                                 int32_t act, double eps, double momentum, int32_t training, cfx_tensor *out);
+/* The largest of each window of x [n, height, width, c]; what lies in the pad is -inf.  A NaN passes, and of equals
+ * the first takes the gradient. */
+CFX_API cfx_status cfx_maxpool(const cfx_tensor *x, const cfx_window *window, cfx_tensor *out);
+/* The mean of each window; count_pad: what lies in the pad counts, as 0. */
+CFX_API cfx_status cfx_meanpool(const cfx_tensor *x, const cfx_window *window, int32_t count_pad, cfx_tensor *out);
+/* To [n, height, width, c]: the means of windows from floor(i in / out) to ceil((i + 1) in / out). */
+CFX_API cfx_status cfx_adaptive_meanpool(const cfx_tensor *x, int64_t height, int64_t width, cfx_tensor *out);
 /* Zeroes with probability p and scales the rest by 1 / (1 - p) (Srivastava et al. 2014). */
 CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out);
 

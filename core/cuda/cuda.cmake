@@ -102,7 +102,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL tests/cuda/emulated_rows.cpp
     $<TARGET_OBJECTS:conflux_cuda_kernels>)
   emulates(conflux_cuda_rows)
-  set(emulated_tests kernels kernels_make layers select update products)
+  set(emulated_tests batchnorm images kernels kernels_make layers select update products)
   if(NOT CONFLUX_SANITIZE) # where its many jumps between fibers take minutes
     list(APPEND emulated_tests kernels_reduce)
   endif()

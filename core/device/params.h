@@ -7,7 +7,7 @@
 #ifndef CF_DEVICE_PARAMS_H
 #define CF_DEVICE_PARAMS_H
 
-#include <stdint.h>
+#include "conflux.h"
 
 typedef struct cf_none_params {
     char nothing[0];
@@ -125,6 +125,35 @@ typedef struct cf_crossentropy_params {
     double smoothing;
     int64_t ignore, reduction;
 } cf_crossentropy_params;
+
+/* ---- vision */
+
+/* Of a batch of so many rows: momentum is the share of what runs that it replaces, or negative: 1 / count.  tracked,
+ * counted: the running mean and variance, and the count, are there. */
+typedef struct cf_batchnorm_move_params {
+    double momentum;
+    int64_t rows;
+    int32_t tracked, counted;
+} cf_batchnorm_move_params;
+
+/* affine (gamma and beta), residual: these are there; relu: of the result. */
+typedef struct cf_batchnorm_params {
+    double eps;
+    int32_t affine, residual, relu;
+} cf_batchnorm_params;
+
+/* training: mean and variance were those of x.  dx, dresidual, dgamma (and dbeta), affine (gamma and beta), y: these are
+ * there.  y is where a result with a residual went through relu: without one x says what it was. */
+typedef struct cf_batchnorm_bw_params {
+    double eps;
+    int32_t training, relu, dx, dresidual, dgamma, affine, y;
+} cf_batchnorm_bw_params;
+
+/* adaptive: the windows follow from the sizes, and `window` says nothing. */
+typedef struct cf_pool_params {
+    cfx_window window;
+    int32_t adaptive, count_pad;
+} cf_pool_params;
 
 /* ---- training and collectives */
 

@@ -75,7 +75,7 @@ cfx_status cf_issue_list(const cf_issue *issues, int32_t n, cf_touch *touches) {
 }
 
 /* Of so many views, as nearly all operations have, the touches lie on the stack. */
-enum { FEW_VIEWS = 8 };
+enum { FEW_VIEWS = 12 };
 
 cfx_status cf_issue_run(const cf_issue *issue) {
     cf_touch few[FEW_VIEWS];

@@ -46,7 +46,7 @@ cfx_status __wrap_cf_realloc(void **block, size_t bytes) {
 
 /* ---- the world of a call ------------------------------------------------------------------------------ */
 
-enum { DEVICES = 3, ROWS = 4, COLUMNS = 6, MODEL = 3, FILLERS = 64, OUTS = 3, TENSORS = 29, SHARE = 4096 };
+enum { DEVICES = 3, ROWS = 4, COLUMNS = 6, MODEL = 3, FILLERS = 64, OUTS = 3, TENSORS = 31, SHARE = 4096 };
 
 static cfx_context *context;
 static cfx_device *device[DEVICES];
@@ -56,6 +56,7 @@ typedef struct world {
     cfx_tensor y, part, ids, yes, above;
     cfx_tensor x, v, m, strided; /* inputs; watched in half of the runs */
     cfx_tensor image, kernel;    /* of convolutions from COLUMNS channels to as many */
+    cfx_tensor mean, var;        /* of batch normalisation */
     cfx_tensor replica[DEVICES], across[DEVICES], gathered[DEVICES], parts[DEVICES]; /* of collectives */
     cfx_tensor w[MODEL], g[MODEL];                                                   /* a model, apart */
     cfx_tensor filler[FILLERS];
@@ -69,11 +70,12 @@ typedef struct world {
 /* All that has values; the order is that of the struct. */
 static cfx_tensor *tensor_of(world *w, int i) {
     cfx_tensor *const lists[] = {
-        &w->y,           &w->part,        &w->ids,     &w->yes,       &w->above,     &w->x,
-        &w->v,           &w->m,           &w->strided, &w->image,     &w->kernel,    w->replica,
-        w->replica + 1,  w->replica + 2,  w->across,   w->across + 1, w->across + 2, w->gathered,
-        w->gathered + 1, w->gathered + 2, w->parts,    w->parts + 1,  w->parts + 2,  w->w,
-        w->w + 1,        w->w + 2,        w->g,        w->g + 1,      w->g + 2};
+        &w->y,         &w->part,    &w->ids,         &w->yes,         &w->above,  &w->x,
+        &w->v,         &w->m,       &w->strided,     &w->image,       &w->kernel, &w->mean,
+        &w->var,       w->replica,  w->replica + 1,  w->replica + 2,  w->across,  w->across + 1,
+        w->across + 2, w->gathered, w->gathered + 1, w->gathered + 2, w->parts,   w->parts + 1,
+        w->parts + 2,  w->w,        w->w + 1,        w->w + 2,        w->g,       w->g + 1,
+        w->g + 2};
     return lists[i];
 }
 
@@ -107,6 +109,8 @@ static void make_world(world *w, int is_watched) {
     CHECK_STATUS(cfx_transpose(&w->m, 0, 1, &w->strided), CFX_OK);
     make(device[0], 4, (int64_t[]){1, 3, 3, COLUMNS}, &w->image);
     make(device[0], 4, (int64_t[]){COLUMNS, 2, 2, COLUMNS}, &w->kernel);
+    make(device[0], 1, &columns, &w->mean);
+    make(device[0], 1, &columns, &w->var);
     for (int d = 0; d < DEVICES; d++) {
         make(device[d], 2, all, &w->replica[d]);
         CHECK_STATUS(cfx_transpose(&w->replica[d], 0, 1, &w->across[d]), CFX_OK);
@@ -122,7 +126,7 @@ static void make_world(world *w, int is_watched) {
     CHECK_STATUS(cfx_layout_new(MODEL, (const cfx_tensor *[]){&w->w[0], &w->w[1], &w->w[2]},
                                 (const char *[]){"a", "b", "c"}, &w->layout),
                  CFX_OK);
-    for (int i = 0; i < 11; i++) crowd(tensor_of(w, i));
+    for (int i = 0; i < 13; i++) crowd(tensor_of(w, i));
     if (is_watched) {
         cfx_tensor *watched[FILLERS] = {&w->x, &w->v, &w->m};
         for (int i = 3; i < FILLERS; i++) {
@@ -263,6 +267,16 @@ CALL(conv, cfx_conv(&w->image, &w->kernel, &w->v, NULL, CF_OP_relu, &WINDOW, 1, 
 CALL(conv_apart, cfx_conv(&w->image, &w->kernel, &w->v, NULL, CF_OP_exp, &WINDOW, 1, &w->out[0]))
 CALL(conv_transpose,
      cfx_conv_transpose(&w->image, &w->kernel, &w->v, CF_OP_exp, &WINDOW, (int64_t[2]){0, 0}, 1, &w->out[0]))
+static const cfx_window POOL = {.kernel = {2, 2}, .stride = {1, 1}, .dilation = {1, 1}};
+CALL(maxpool, cfx_maxpool(&w->image, &POOL, &w->out[0]))
+CALL(adaptive_meanpool, cfx_adaptive_meanpool(&w->image, 2, 2, &w->out[0]))
+static cfx_status normalise(world *w, int act, int training) {
+    const cfx_batch_state state = {&w->v, &w->v, &w->mean, &w->var, NULL};
+    return cfx_batchnorm(&w->x, &state, &w->y, act, 1e-5, 0.1, training, &w->out[0]);
+}
+CALL(batchnorm, normalise(w, CF_OP_relu, 1))
+CALL(batchnorm_apart, normalise(w, CF_OP_exp, 1))
+CALL(batchnorm_inference, normalise(w, -1, 0))
 CALL(index, cfx_index(&w->x, 0, &w->ids, &w->out[0]))
 CALL(layernorm, cfx_layernorm(&w->x, &w->v, &w->v, 1e-5, &w->out[0]))
 CALL(dropout, cfx_dropout(&w->x, 0.5, 1, &w->out[0]))
@@ -389,6 +403,11 @@ static const struct {
     ROW(conv),
     ROW(conv_apart),
     ROW(conv_transpose),
+    ROW(maxpool),
+    ROW(adaptive_meanpool),
+    ROW(batchnorm),
+    ROW(batchnorm_apart),
+    ROW(batchnorm_inference),
     ROW(index),
     ROW(layernorm),
     ROW(dropout),

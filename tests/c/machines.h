@@ -227,21 +227,22 @@ static inline int same_as_alone(const machine *m, uint64_t bits, uint64_t *kept)
 
 /* ---- calls */
 
+enum { MOST_VIEWS = 12 };
 typedef struct run {
-    cf_view v[8];
+    cf_view v[MOST_VIEWS];
     const void *params; /* of the row's kind; NULL: zeros */
     double items[5];    /* of the list at their end, if the kind has one */
 } run;
 
 /* As one command. */
 static inline cfx_status run_calls(machine *m, int op, int dtype, int nout, const run *list, int count) {
-    const size_t bytes = cf_op_table[op].params_bytes, room = cf_call_bytes(8, bytes + sizeof list->items);
+    const size_t bytes = cf_op_table[op].params_bytes, room = cf_call_bytes(MOST_VIEWS, bytes + sizeof list->items);
     char *memory = calloc((size_t)count, room);
     for (int k = 0; k < count; k++) {
         const run *r = &list[k];
         cf_call *call = (cf_call *)(memory + (size_t)k * room);
         int n = 0;
-        while (n < 8 && r->v[n].data) n++;
+        while (n < MOST_VIEWS && r->v[n].data) n++;
         call->op = (uint16_t)op;
         call->dtype = (uint8_t)dtype;
         call->nout = (uint8_t)nout;

@@ -124,6 +124,16 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_conv_transpose(x, &image, NULL, -1, &window, zero, 1, &out));
     CALL(cfx_conv_transpose(&image, x, NULL, -1, &window, zero, 1, &out));
     if (x) CALL(cfx_conv_transpose(&image, &image, x, -1, &window, zero, 1, &out));
+    CALL(cfx_maxpool(x, &window, &out));
+    CALL(cfx_maxpool(&image, NULL, &out));
+    CALL(cfx_meanpool(x, &window, 1, &out));
+    CALL(cfx_adaptive_meanpool(x, 1, 1, &out));
+    CALL(cfx_batchnorm(x, &(cfx_batch_state){0}, NULL, -1, 0, 0, 1, &out));
+    CALL(cfx_batchnorm(&a, NULL, NULL, -1, 0, 0, 1, &out));
+    if (x) CALL(cfx_batchnorm(&a, &(cfx_batch_state){.gamma = x, .beta = x}, NULL, -1, 0, 0, 1, &out));
+    if (x) CALL(cfx_batchnorm(&a, &(cfx_batch_state){.mean = x, .var = x}, NULL, -1, 0, 0, 1, &out));
+    if (x) CALL(cfx_batchnorm(&a, &(cfx_batch_state){.count = x}, NULL, -1, 0, 0, 1, &out));
+    if (x) CALL(cfx_batchnorm(&a, &(cfx_batch_state){0}, x, -1, 0, 0, 1, &out));
     CALL(cfx_index(x, 0, &ids, &out));
     CALL(cfx_index(&a, 0, x, &out));
     CALL(cfx_gather(x, 0, &ids, &out));

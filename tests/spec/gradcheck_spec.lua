@@ -1,6 +1,7 @@
 -- Every differentiable row of the op table against central differences in float64.
 local cf = require "conflux"
 local convolutions = require "tests.spec.convolutions"
+local images = require "tests.spec.images"
 require "tests.spec.helper"
 
 local F64 = {dtype = "float64"}
@@ -207,6 +208,36 @@ local function layernorm(x, gamma, beta)
 end
 case("layernorm", layernorm, s {3, 4}, s {4}, s {4})
 case("layernorm", layernorm, s {2, 3, 4}, s {4}, s {4})
+local function batchnorm(o)
+  return function(x, gamma, beta, residual)
+    o.gamma, o.beta, o.residual = gamma, beta, residual
+    return images.batchnorm(x, o)
+  end
+end
+local running = {mean = s {3}, var = r {3}}
+for _, act in ipairs {"relu", "tanh"} do
+  case("batchnorm", batchnorm {act = act}, s {2, 2, 3, 3}, s {3}, s {3}, s {2, 2, 3, 3})
+  case("batchnorm", batchnorm {act = act}, s {2, 2, 3, 3}, s {3}, s {3})
+  case("batchnorm", batchnorm {act = act, training = false, mean = running.mean, var = running.var}, s {2, 2, 3, 3},
+    s {3}, s {3}, s {2, 2, 3, 3})
+end
+case("batchnorm", batchnorm {}, s {2, 3, 2, 2}:permute(1, 3, 4, 2), s {3}, s {3}, s {2, 3, 2, 2}:permute(1, 3, 4, 2))
+case("batchnorm", batchnorm {training = false, mean = running.mean, var = running.var}, s {4, 3})
+case("batchnorm", batchnorm {}, s {5, 3})
+case("batchnorm", batchnorm {}, cf.zeros({0, 3}, F64), s {3}, s {3})
+
+for _, name in ipairs {"maxpool", "meanpool"} do
+  local function pool(o)
+    return function(x) return images[name](x, o) end
+  end
+  case(name, pool {kernel = {2, 2}}, s {2, 5, 4, 3})
+  case(name, pool {kernel = {3, 3}, stride = {2, 2}, pad = {1, 1, 1, 1}, count_pad = true}, s {1, 5, 6, 2})
+  case(name, pool {kernel = {2, 3}, stride = {1, 2}, pad = {0, 1, 1, 0}}, s {1, 3, 4, 5}:permute(1, 4, 3, 2))
+  case(name, pool {kernel = {2, 1}, dilation = {3, 1}}, s {1, 6, 2, 2})
+end
+case("meanpool", function(x) return images.adaptive_meanpool(x, 3, 2) end, s {2, 5, 4, 3})
+case("meanpool", function(x) return images.adaptive_meanpool(x, 4, 1) end, s {1, 2, 3, 3})
+
 case("dropout", function(x)
   local layer = cf.nn.Dropout(0.4)
   cf.seed(3)
