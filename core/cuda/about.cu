@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/locale.h"
+#include "cuda/conv.cuh"
 #include "cuda/nccl.cuh"
 
 #include <cublasLt.h> // after what the emulated one rests on
@@ -15,10 +16,11 @@ static void libraries(char *text, size_t bytes) {
     const size_t lt = cublasLtGetVersion();
     char with[32] = "no driver";
     if (driver > 0) snprintf(with, sizeof with, "driver for %d.%d", driver / 1000, driver % 1000 / 10);
-    char nccl[160];
+    char nccl[160], cudnn[160];
     cf_cuda_nccl_about(nccl, sizeof nccl);
-    snprintf(text, bytes, "CUDA runtime %d.%d, %s, cuBLASLt %d.%d.%d, %s", runtime / 1000, runtime % 1000 / 10, with,
-             (int)(lt / 10000), (int)(lt / 100 % 100), (int)(lt % 100), nccl);
+    cf_cuda_cudnn_about(cudnn, sizeof cudnn);
+    snprintf(text, bytes, "CUDA runtime %d.%d, %s, cuBLASLt %d.%d.%d, %s, %s", runtime / 1000, runtime % 1000 / 10,
+             with, (int)(lt / 10000), (int)(lt / 100 % 100), (int)(lt % 100), cudnn, nccl);
 }
 
 void cf_cuda_about(int32_t device, char *text, size_t bytes) {

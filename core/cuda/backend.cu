@@ -9,6 +9,7 @@
 #include <new>
 
 #include "cuda/about.cuh"
+#include "cuda/conv.cuh"
 #include "cuda/halt.cuh"
 #include "cuda/matmul.cuh"
 #include "cuda/nccl.cuh"
@@ -29,6 +30,7 @@ static void cuda_close(void *state) {
     const cf_cuda_here here(device->index);
     cf_cuda_joined_end(device);
     cf_cuda_products_end(device);
+    cf_cuda_convolutions_end(device);
     for (int q = 0; q < CF_QUEUES; q++) {
         cf_cuda_queue *queue = &device->queue[q];
         for (int k = 0; k < CF_CUDA_MARKS; k++)

@@ -41,16 +41,24 @@ if(CONFLUX_NVCC)
     set(without_nccl nccl)
     set(CONFLUX_NCCL_INCLUDE ${cuda}/include)
   endif()
+  find_path(CONFLUX_CUDNN_INCLUDE cudnn.h HINTS ${cuda}/include)
+  set(without_cudnn cudnn_none)
+  if(NOT CONFLUX_CUDNN_INCLUDE)
+    message(STATUS "There is no cudnn.h: the CUDA plugin has no convolutions")
+    set(without_cudnn conv)
+    set(CONFLUX_CUDNN_INCLUDE ${cuda}/include)
+  endif()
   set(objects "")
   foreach(file IN LISTS cuda_sources)
     cmake_path(GET file STEM name)
-    if(name STREQUAL without_nccl)
+    if(name STREQUAL without_nccl OR name STREQUAL without_cudnn)
       continue()
     endif()
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(OUTPUT ${object}
       COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
-      COMMAND ${CONFLUX_NVCC} -std=c++17 -O3 ${codes} -I${CMAKE_SOURCE_DIR}/core -I${CONFLUX_NCCL_INCLUDE} -Xcompiler=-fPIC,-fvisibility=hidden
+      COMMAND ${CONFLUX_NVCC} -std=c++17 -O3 ${codes} -I${CMAKE_SOURCE_DIR}/core -I${CONFLUX_NCCL_INCLUDE} -I${CONFLUX_CUDNN_INCLUDE}
+              -Xcompiler=-fPIC,-fvisibility=hidden
               -MD -MF ${object}.d -c ${file} -o ${object}
       DEPENDS ${file} DEPFILE ${object}.d COMMENT "Building CUDA object ${name}.o" VERBATIM)
     list(APPEND objects ${object})
@@ -75,7 +83,7 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   set(wrappers "")
   foreach(file IN LISTS cuda_sources)
     cmake_path(GET file STEM name)
-    if(name STREQUAL nccl_none)
+    if(name MATCHES "^(nccl|cudnn)_none$")
       continue()
     endif()
     set(wrapper ${CMAKE_BINARY_DIR}/generated/emulated_${name}.cpp)
@@ -97,14 +105,14 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   set(rows ${wrappers})
   list(FILTER rows EXCLUDE REGEX "emulated_(backend|device|nccl|about).cpp$")
   add_library(conflux_cuda_kernels OBJECT EXCLUDE_FROM_ALL ${rows} tests/cuda/emulated.cpp
-    tests/cuda/emulated_runtime.cpp)
+    tests/cuda/emulated_runtime.cpp tests/cuda/halves.cpp)
   emulates(conflux_cuda_kernels)
   add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL tests/cuda/emulated_rows.cpp
     $<TARGET_OBJECTS:conflux_cuda_kernels>)
   emulates(conflux_cuda_rows)
   set(emulated_tests batchnorm images kernels kernels_make layers select update products)
   if(NOT CONFLUX_SANITIZE) # where its many jumps between fibers take minutes
-    list(APPEND emulated_tests kernels_reduce)
+    list(APPEND emulated_tests kernels_reduce conv)
   endif()
   foreach(name IN LISTS emulated_tests)
     add_executable(cuda_${name}_test tests/c/${name}_test.c)
@@ -120,21 +128,25 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
     set_tests_properties(cuda_${name}_test PROPERTIES TIMEOUT 300)
   endforeach()
 
-  # The whole plugin on a pretended GPU, and an NCCL for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
+  # The whole plugin on a pretended GPU, and an NCCL and a cuDNN for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.
   if(NOT CONFLUX_SANITIZE)
     set(others ${wrappers})
     list(FILTER others INCLUDE REGEX "emulated_(backend|device|nccl|about).cpp$")
     add_library(conflux_cuda_emulated MODULE ${others} $<TARGET_OBJECTS:conflux_cuda_kernels>
       $<TARGET_OBJECTS:conflux_base>)
     add_library(fake_nccl SHARED tests/cuda/fake_nccl.cpp)
+    add_library(fake_cudnn SHARED tests/cuda/fake_cudnn.cpp tests/cuda/halves.cpp)
     emulates(conflux_cuda_emulated)
     emulates(fake_nccl)
+    emulates(fake_cudnn)
     target_link_libraries(conflux_cuda_emulated PRIVATE libconflux Threads::Threads)
     set_target_properties(fake_nccl PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2)
+    set_target_properties(fake_cudnn PROPERTIES OUTPUT_NAME cudnn SUFFIX .so.9)
     set_target_properties(conflux_cuda_emulated PROPERTIES OUTPUT_NAME conflux_cuda)
-    set_target_properties(fake_nccl conflux_cuda_emulated PROPERTIES PREFIX lib
+    set_target_properties(fake_nccl fake_cudnn conflux_cuda_emulated PROPERTIES PREFIX lib
       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
     set_property(TEST nccl_test PROPERTY ENVIRONMENT "CONFLUX_EMULATED_GPUS=3"
       "CONFLUX_PLUGINS=${CMAKE_BINARY_DIR}/emulated" "CONFLUX_CUDA_PATH=${CMAKE_BINARY_DIR}/emulated")
+    set_property(TEST cuda_conv_test PROPERTY ENVIRONMENT "CONFLUX_CUDA_PATH=${CMAKE_BINARY_DIR}/emulated")
   endif()
 endif()

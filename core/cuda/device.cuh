@@ -1,5 +1,5 @@
-/* device.cuh: a GPU as core/cuda keeps it: streams, marks, memory.  backend.cu makes it, matmul.cu and nccl.cu add to
- * it what they alone know. */
+/* device.cuh: a GPU as core/cuda keeps it: streams, marks, memory.  backend.cu makes it, matmul.cu, conv.cu and nccl.cu add
+ * to it what they alone know. */
 #ifndef CF_CUDA_DEVICE_CUH
 #define CF_CUDA_DEVICE_CUH
 
@@ -55,7 +55,8 @@ struct cf_cuda_device {
     size_t memory;   /* bytes that it has */
     uint64_t *words; /* of device memory: the queues' halts, and what they receive */
     cf_cuda_queue queue[CF_QUEUES];
-    void *products; /* matmul.cu's */
+    void *products;     /* matmul.cu's */
+    void *convolutions; /* conv.cu's */
 };
 
 /* Frees the queue's scratch memory that was too small and that only commands up to `ticket` use. */

@@ -11,6 +11,10 @@
 #include "cuda/elementwise.cuh"
 #include "cuda/make.cuh"
 
+extern "C" {
+#include "device/part.h"
+}
+
 #include <cublasLt.h> // after what the emulated one rests on
 
 /* The operands of a product: y [.., n, m] <- act(a [.., n, k] b [.., k, m] + bias [m]), computed in `dtype`. */
@@ -338,26 +342,11 @@ static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
-union few_views {
-    cf_call call;
-    char room[sizeof(cf_call) + 3 * sizeof(cf_view) + sizeof(cf_formula_params)];
-};
-static_assert(sizeof(cf_fill_params) <= sizeof(cf_formula_params), "a fill finds zeros behind y");
-
-/* Another row's call: y alone, y <- y in place, or y <- y and `other`. */
+/* Another row's call: y alone, which is filled with zeros, y <- y in place, or y <- y and `other`. */
 static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, int inputs, const cf_view *other) {
-    few_views c;
-    memset(&c, 0, sizeof c);
-    c.call.op = (uint16_t)op;
-    c.call.dtype = (uint8_t)t->dtype;
-    c.call.nout = 1;
-    c.call.nin = (uint8_t)inputs;
-    const cf_view *views[] = {&t->y, &t->y, other};
-    for (int k = 0; k <= inputs; k++)
-        memcpy(c.room + sizeof(cf_call) + (size_t)k * sizeof(cf_view), views[k], sizeof t->y);
+    const cf_view x[] = {t->y, other ? *other : t->y};
     const cf_formula_params numbers = {{t->p0, t->p1}, 0};
-    if (op != CF_OP_fill) memcpy(c.room + cf_call_bytes(1 + inputs, 0), &numbers, sizeof numbers);
-    return kernel(worker, &c.call);
+    return cf_part_run(worker, kernel, op, t->dtype, &t->y, inputs, x, &numbers, inputs ? sizeof numbers : 0);
 }
 
 static cfx_status add_bias(cf_worker *worker, const task *t) {

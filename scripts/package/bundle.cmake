@@ -57,7 +57,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   foreach(name bundle bundle-tests)
     string(COMPARE EQUAL ${name} bundle-tests tests)
     if(tests) # with what is copied below
-      foreach(target c_tests needing conflux_floor conflux_cuda_emulated fake_nccl)
+      foreach(target c_tests needing conflux_floor conflux_cuda_emulated fake_nccl fake_cudnn)
         if(TARGET ${target})
           list(APPEND installed ${target})
         endif()

@@ -175,7 +175,7 @@ TEST(convolutions_of_any_shape_are_right_in_all_directions) {
 TEST(convolutions_larger_than_a_block_are_right) {
     static const form forms[] = {SQUARE(1, 12, 33, 40, 1, 3, 1, 1, 1), SQUARE(1, 14, 3, 32, 1, 7, 2, 3, 1),
                                  SQUARE(2, 12, 64, 16, 1, 1, 2, 0, 1), SQUARE(1, 30, 24, 24, 24, 3, 1, 1, 1),
-                                 SQUARE(1, 17, 32, 48, 4, 3, 1, 2, 2)};
+                                 SQUARE(1, 17, 32, 48, 4, 3, 1, 2, 2), SQUARE(1, 9, 5, 7, 1, 3, 2, 1, 1)};
     EACH_MACHINE(m) {
         if (m->team > 2) continue;
         for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)

@@ -1,4 +1,5 @@
 /* emulated_rows.cpp: what core/cuda/device.cu gives kernels otherwise, for C tests that call rows by themselves. */
+#include "cuda/conv.cuh"
 #include "cuda/matmul.cuh"
 #include "emulated_backend.h"
 
@@ -33,6 +34,7 @@ void cf_emulated_begin(cf_worker *worker) {
 }
 
 void cf_emulated_end(cf_worker *worker) {
+    cf_cuda_convolutions_end(&device);
     cf_cuda_products_end(&device);
     worker->state = worker->local = NULL;
     free(scratch);

@@ -82,16 +82,36 @@ local NCCL = {"ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "nc
   "ncclGroupStart", "ncclGroupEnd", "ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclRedOpCreatePreMulSum",
   "ncclRedOpDestroy", "cudaSetDevice"}
 
+-- Convolves twice, forwards and backwards, whatever happens.
+local CONVOLVE = [[
+  local cf = require "conflux"
+  local convolutions = require "tests.spec.convolutions"
+  for _ = 1, 2 do
+    local ok, message = pcall(function()
+      local x, w = cf.ones(1, 4, 4, 2, {device = "cuda:0"}), cf.ones(7, 2, 2, 2, {device = "cuda:0"})
+      local _, g = cf.withgradient(function(m) return convolutions.conv(m[1], m[2], {act = "relu"}):sum() end, {x, w})
+      return g[1]:sum():item() + g[2]:sum():item()
+    end)
+    print(ok and "trained" or "failed", message)
+  end]]
+local CUDNN = {"cudnnCreate", "cudnnSetStream", "cudnnCreateTensorDescriptor", "cudnnSetTensor4dDescriptor",
+  "cudnnCreateFilterDescriptor", "cudnnSetFilter4dDescriptor", "cudnnCreateConvolutionDescriptor",
+  "cudnnSetConvolution2dDescriptor", "cudnnSetConvolutionGroupCount", "cudnnSetConvolutionMathType",
+  "cudnnGetConvolutionForwardAlgorithm_v7", "cudnnGetConvolutionForwardWorkspaceSize", "cudnnConvolutionForward",
+  "cudnnGetConvolutionBackwardDataAlgorithm_v7", "cudnnGetConvolutionBackwardDataWorkspaceSize",
+  "cudnnConvolutionBackwardData", "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+  "cudnnGetConvolutionBackwardFilterWorkspaceSize", "cudnnConvolutionBackwardFilter"}
+
 describe("a call that fails from some time on #program", function()
   after_each(program.clean)
 
   -- Each function from its n-th call on: no hang, no crash, and what is not trained says why, where.
-  local function try(names, devices)
+  local function try(names, devices, script)
     local failures = 0
     for _, name in ipairs(names) do
       for _, n in ipairs {1, 7} do
         local what = ("%s from call %d on"):format(name, n)
-        local text, code = run(TRAIN, devices, ("CONFLUX_EMULATED_FAIL=%s:%d"):format(name, n))
+        local text, code = run(script, devices, ("CONFLUX_EMULATED_FAIL=%s:%d"):format(name, n))
         assert.is_true(code == 0 or code == 1, ("%s: exit code %d\n%s"):format(what, code, text))
         local results = 0
         for line in text:gmatch "[^\n]+" do
@@ -109,11 +129,15 @@ describe("a call that fails from some time on #program", function()
   end
 
   test("ends in an error at the script's line and never hangs: CUDA and cuBLASLt", function()
-    assert.is_true(try(RUNTIME, "cuda:0*2") > 2 * 12)
+    assert.is_true(try(RUNTIME, "cuda:0*2", TRAIN) > 2 * 12)
   end)
 
   test("ends in an error at the script's line and never hangs: NCCL", function()
-    assert.is_true(try(NCCL, "cuda*2") > 2 * 5)
+    assert.is_true(try(NCCL, "cuda*2", TRAIN) > 2 * 5)
+  end)
+
+  test("ends in an error at the script's line and never hangs: cuDNN", function()
+    assert.is_true(try(CUDNN, "cuda:0", CONVOLVE) >= 2 * #CUDNN)
   end)
 end)
 
