@@ -59,9 +59,11 @@ local function scan_tables(element)
   end
 end
 
+-- A model or an optimiser's state is likely to come again.
 local function scan(x)
   local element = {value = x, numbers = {}, is_model = false}
-  local record = type(x) == "table" and tree.flattened(x)
+  local record = nil
+  if type(x) == "table" then record = getmetatable(x) and tree.flatten(x) or tree.flattened(x) end
   if record then
     element.record, element.is_model = record, tree.has_layer(record)
     element.tensors, element.paths = record.leaves, record.leaf_paths
