@@ -1,4 +1,5 @@
-/* layout.c: making a list of places, making buffers by it, and packing tensors into one.  See places.h. */
+/* layout.c: making a list of places, making buffers by it, with the values of others or not, and packing tensors into
+ * one.  See places.h. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -60,7 +60,7 @@ local function copy(x, parts, device)
 end
 
 --- Copies `x` to each device.  The copies never alias `x` or each other; tensors tied in `x` stay tied in every
--- copy, and the parameters of a copy lie in one buffer per dtype, and so does the rest of its tensors.
+-- copy; the parameters of a copy lie in one buffer per dtype, its other tensors in others.
 ---@generic T
 ---@param x T                                 any tensor, module, optimiser state, or nested table of them
 ---@param devices? (conflux.Device|string)[]  default: `cf.devices()`
