@@ -120,7 +120,7 @@ local function random_pair(seed)
   local function make()
     local shared = {n = 5, leaf(3)}
     return {leaf(1), {leaf(2), deep = {k = 1, t = leaf(4)}, name = "a"}, a = shared, b = shared, nan = 0 / 0,
-      flag = true}
+      flag = true, c = {n = 5}, d = {n = 5}}
   end
   local pair = {make(), make()}
   for _ = 1, math.random(0, 3) do
@@ -138,7 +138,9 @@ local function random_pair(seed)
       function() at.lent = pair[1].a end,
       function() cf.nn.freeze(x[1]) end,
       function() at.fun = print end,
-    })[math.random(11)]
+      function() x.d = x.c end,
+      function() pair[2].d = pair[1][math.random() < 0.5 and "c" or "d"] end,
+    })[math.random(13)]
     what()
   end
   return pair
