@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "cpu/backend.h"
+#include "cpu/dnnl_act.h"
 #include "cpu/dnnl_matmul.h"
 #include "cpu/dnnl_primitive.h"
 #include "device/rules.h"
