@@ -12,6 +12,8 @@ ffi.cdef [[
   double conflux_floor(int32_t layers, const int64_t *sizes, const char *act, int64_t batch, int32_t devices,
                        int32_t threads, int32_t steps);
   double conflux_floor_allreduce(float *a, float *b, int64_t n, int32_t threads, int32_t repeats);
+  double conflux_floor_convs(int32_t n, const int64_t *numbers, int64_t batch, int32_t devices, int32_t threads,
+                             int32_t repeats);
   double conflux_floor_add(const void *a, const void *b, int32_t repeats);
 ]]
 

@@ -4,7 +4,8 @@
  * primitives, memories and addresses made once), the optimiser's loop, and with several devices the all-reduce's
  * loop, both the kernels that Conflux runs.  One thread a device does its part with the device's team; they meet
  * before and after the all-reduce and nowhere else.  A step could at best save what this leaves out:
- * dispatch, queues, the tape, the loss, the activations' derivatives and the bias gradients.
+ * dispatch, queues, the tape, the loss, the activations' derivatives and the bias gradients.  The floor of convolutions
+ * is their bare primitives, too.
  *
  * It is a library of its own, called by FFI from the scripts beside this file, so that none of it is in Conflux.
  */
@@ -16,7 +17,9 @@
 
 #include "base/status.h"
 #include "cpu/backend.h"
+#include "cpu/dnnl.h"
 #include "cpu/dnnl_act.h"
+#include "cpu/dnnl_conv.h"
 #include "cpu/dnnl_matmul.h"
 #include "cpu/dnnl_primitive.h"
 #include "device/rules.h"
@@ -371,6 +374,153 @@ FLOOR_API double conflux_floor_allreduce(float *a, float *b, int64_t n, int32_t 
         if (parts[t].end > end) end = parts[t].end;
     }
     return started < threads ? -1 : (end - start) / repeats;
+}
+
+/* ---- convolutions ----------------------------------------------------------------------------------------- */
+
+/* One of a list, in the order of its numbers: y [batch, .., out] of x [batch, h, w, in].  directions: 1 forwards, 2 by
+ * data, 4 by weights, or a sum of these. */
+typedef struct conv_shape {
+    int64_t h, w, in, out, kernel, stride, pad, groups, directions;
+} conv_shape;
+enum { MAX_CONVS = 256 };
+
+/* A direction's primitive, and its weight in the format that the primitive likes. */
+typedef struct bare_conv {
+    cf_dnnl_conv found;
+    float *weight;
+} bare_conv;
+
+typedef struct conv_side {
+    const conv_shape *shapes; /* [n] */
+    int32_t n, threads, repeats;
+    int64_t batch;
+    meeting *meeting;
+    _Atomic int32_t *failed;
+    cf_worker worker;
+    bare_conv bare[MAX_CONVS][3];
+    float *x[MAX_CONVS], *y[MAX_CONVS];
+    double from, to;
+} conv_side;
+
+static const int conv_ops[] = {CF_OP_conv, CF_OP_conv_bw_data, CF_OP_conv_bw_weights};
+
+static cf_conv form_of(const conv_shape *s, int64_t batch, int op) {
+    const int64_t h = (s->h + 2 * s->pad - s->kernel) / s->stride + 1;
+    const int64_t w = (s->w + 2 * s->pad - s->kernel) / s->stride + 1;
+    return (cf_conv){.n = batch,
+                     .in = s->in,
+                     .out = s->out,
+                     .groups = s->groups,
+                     .x = {s->h, s->w},
+                     .y = {h, w},
+                     .kernel = {s->kernel, s->kernel},
+                     .stride = {s->stride, s->stride},
+                     .pad = {s->pad, s->pad},
+                     .dilation = {1, 1},
+                     .op = op,
+                     .dtype = CFX_FLOAT32,
+                     .act = -1};
+}
+
+static float *scattered(int64_t n) {
+    float *x = floats(n);
+    if (x) scatter(x, n, 0.1f);
+    return x;
+}
+
+static int conv_begin(conv_side *s) {
+    s->worker.backend = cf_backend_cpu();
+    s->worker.threads = s->threads;
+    if (s->worker.backend->thread_begin(&s->worker) != CFX_OK) return 0;
+    for (int32_t k = 0; k < s->n; k++) {
+        const cf_conv f = form_of(&s->shapes[k], s->batch, CF_OP_conv);
+        s->x[k] = scattered(f.n * f.x[0] * f.x[1] * f.in);
+        s->y[k] = scattered(f.n * f.y[0] * f.y[1] * f.out);
+        if (!s->x[k] || !s->y[k]) return 0;
+        for (int d = 0; d < 3; d++) {
+            const cf_conv form = form_of(&s->shapes[k], s->batch, conv_ops[d]);
+            bare_conv *b = &s->bare[k][d];
+            if (!(s->shapes[k].directions & 1 << d)) continue;
+            if (cf_dnnl_conv_find(&s->worker, &form, &b->found) != CFX_OK) return 0;
+            b->weight = scattered((int64_t)b->found.room / 4);
+            if (!b->weight) return 0;
+        }
+    }
+    return 1;
+}
+
+static void conv_end(conv_side *s) {
+    for (int32_t k = 0; k < s->n; k++) {
+        for (int d = 0; d < 3; d++) free(s->bare[k][d].weight);
+        free(s->x[k]);
+        free(s->y[k]);
+    }
+    s->worker.backend->thread_end(&s->worker);
+}
+
+static int run_bare(conv_side *s, int32_t k, int direction) {
+    const bare_conv *b = &s->bare[k][direction];
+    if (!b->weight) return 1;
+    return cf_dnnl_run(&s->worker, b->found.conv, (void *[]){s->x[k], b->weight, s->y[k]}) == CFX_OK;
+}
+
+/* All forwards, then all backwards from the last. */
+static int conv_step(conv_side *s) {
+    int good = 1;
+    for (int32_t k = 0; k < s->n; k++) good &= run_bare(s, k, 0);
+    for (int32_t k = s->n - 1; k >= 0; k--) good &= run_bare(s, k, 2) & run_bare(s, k, 1);
+    return good;
+}
+
+static void *run_convs(void *arg) {
+    conv_side *s = arg;
+    if (!conv_begin(s)) atomic_store(s->failed, 1);
+    meet(s->meeting);
+    if (!atomic_load(s->failed)) {
+        int good = conv_step(s);
+        meet(s->meeting);
+        s->from = now();
+        for (int32_t r = 0; r < s->repeats; r++) good &= conv_step(s);
+        s->to = now();
+        if (!good) atomic_store(s->failed, 1);
+    }
+    conv_end(s);
+    return NULL;
+}
+
+/* Microseconds that convolutions take at least on `devices` devices of `threads` threads side by side, each with `batch`
+ * samples: n of them, one after the other, on buffers of their own, with weights that lie in oneDNN's format already;
+ * the mean of `repeats`.  numbers [n, 9], as conv_shape has them.  -1 if they cannot be run. */
+FLOOR_API double conflux_floor_convs(int32_t n, const int64_t *numbers, int64_t batch, int32_t devices, int32_t threads,
+                                     int32_t repeats) {
+    meeting m = {.n = devices};
+    _Atomic int32_t failed = 0;
+    conv_shape shapes[MAX_CONVS];
+    pthread_t thread[MAX_DEVICES];
+    if (n < 1 || n > MAX_CONVS || devices < 1 || devices > MAX_DEVICES) return -1;
+    memcpy(shapes, numbers, (size_t)n * sizeof *shapes);
+    conv_side *sides = calloc((size_t)devices, sizeof *sides);
+    if (!sides) return -1;
+    int32_t started = 0;
+    for (; started < devices; started++) {
+        conv_side *s = &sides[started];
+        s->shapes = shapes, s->n = n, s->batch = batch, s->threads = threads, s->repeats = repeats;
+        s->meeting = &m, s->failed = &failed;
+        if (pthread_create(&thread[started], NULL, run_convs, s) == 0) continue;
+        atomic_store(&failed, 1); /* let those go that wait for the missing ones */
+        atomic_fetch_add(&m.here, devices - started - 1);
+        meet(&m);
+        break;
+    }
+    double from = 0, to = 0;
+    for (int32_t d = 0; d < started; d++) {
+        pthread_join(thread[d], NULL);
+        if (d == 0 || sides[d].from < from) from = sides[d].from;
+        if (d == 0 || sides[d].to > to) to = sides[d].to;
+    }
+    free(sides);
+    return started == 0 || failed ? -1 : (to - from) / repeats;
 }
 
 /* ---- an operation ----------------------------------------------------------------------------------------- */

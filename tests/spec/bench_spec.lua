@@ -22,7 +22,7 @@ local function assert_figures(expected, figures, text)
 end
 
 describe("benchmarks #program", function()
-  for _, name in ipairs {"mlp", "dispatch", "allreduce", "memory", "gpu"} do
+  for _, name in ipairs {"mlp", "conv", "dispatch", "allreduce", "memory", "gpu"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")
       assert.truthy(text:find(name .. ".lua [--quick]", 1, true), text)
@@ -48,6 +48,17 @@ describe("benchmarks #program", function()
       expected[prefix .. "over_passive"] = "ratio"
     end
     assert_figures(expected, figures, text)
+  end)
+
+  it("conv shows each convolution beside its floor", function()
+    local text, figures = run "conv.lua --quick stem conv5"
+    local expected = {}
+    for _, prefix in ipairs {"conv_stem_forwards_", "conv_stem_step_", "conv_conv5_forwards_", "conv_conv5_step_"} do
+      expected[prefix .. "us"], expected[prefix .. "floor_us"] = "us", "us"
+      expected[prefix .. "over_floor"] = "ratio"
+    end
+    assert_figures(expected, figures, text)
+    assert.truthy(run "conv.lua --quick nothing":find("there is no shape 'nothing'", 1, true))
   end)
 
   it("dispatch shows an operation with and without the compiler", function()
