@@ -182,7 +182,7 @@ template <class S> static bool pick(const S *suggestions, int n, const form *f, 
         if (s.status != CUDNN_STATUS_SUCCESS || s.determinism != CUDNN_DETERMINISTIC || s.memory > MOST_WORKSPACE)
             continue;
         out->algorithm = (int)s.algo;
-        /* what may take tensor cores takes them where cuDNN thinks it should */
+        /* tensor cores are taken where they may be and cuDNN thinks that they should */
         if (math_of(f) != CUDNN_FMA_MATH) cudnn.SetConvolutionMathType(out->conv, s.mathType);
         return true;
     }
@@ -281,11 +281,13 @@ static void place(operand *o, const int64_t *before, char **room) {
 
 static cfx_status copy(cf_worker *worker, const cf_view *y, const cf_view *x) {
     if (cf_view_numel(y) == 0) return CFX_OK;
-    return cf_part_run(worker, cf_cuda_copy, CF_OP_copy, y->dtype, y, 1, x, NULL, 0);
+    cf_part_call part;
+    return cf_cuda_copy(worker, cf_part_of(&part, CF_OP_copy, y->dtype, y, 1, x, NULL, 0));
 }
 
 static cfx_status zero(cf_worker *worker, const cf_view *y) {
-    return cf_part_run(worker, cf_cuda_fill, CF_OP_fill, y->dtype, y, 0, NULL, NULL, 0);
+    cf_part_call part;
+    return cf_cuda_fill(worker, cf_part_of(&part, CF_OP_fill, y->dtype, y, 0, NULL, NULL, 0));
 }
 
 static cfx_status fill_copy(cf_worker *worker, const operand *o) {
@@ -331,7 +333,9 @@ static cfx_status finish(cf_worker *worker, const cf_call *call) {
     }
     if (params->act < 0 || relu) return cf_cuda_launched("conv");
     const cf_formula_params numbers = {{params->p[0], params->p[1]}, 0};
-    return cf_part_run(worker, cf_cuda_elementwise, params->act, call->dtype, &y, 1, &y, &numbers, sizeof numbers);
+    cf_part_call part;
+    return cf_cuda_elementwise(worker,
+                               cf_part_of(&part, params->act, call->dtype, &y, 1, &y, &numbers, sizeof numbers));
 }
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */

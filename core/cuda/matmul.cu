@@ -346,7 +346,8 @@ static cfx_status run_library(cf_worker *worker, const task *whole, done *d) {
 static cfx_status on_y(cf_worker *worker, cf_kernel kernel, int op, const task *t, int inputs, const cf_view *other) {
     const cf_view x[] = {t->y, other ? *other : t->y};
     const cf_formula_params numbers = {{t->p0, t->p1}, 0};
-    return cf_part_run(worker, kernel, op, t->dtype, &t->y, inputs, x, &numbers, inputs ? sizeof numbers : 0);
+    cf_part_call part;
+    return kernel(worker, cf_part_of(&part, op, t->dtype, &t->y, inputs, x, &numbers, inputs ? sizeof numbers : 0));
 }
 
 static cfx_status add_bias(cf_worker *worker, const task *t) {

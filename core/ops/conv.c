@@ -32,7 +32,7 @@ static cfx_status check_like(const char *function, const char *argument, const c
                    cf_shape_text(ndim, shape, want), cfx_dtype_name(x->_dtype), cf_describe(t, have));
 }
 
-/* What both kinds ask of x, weight, window and groups. */
+/* Of x, weight, window and groups: both kinds ask the same. */
 static cfx_status check(const char *function, const cfx_tensor *x, const cfx_tensor *w, const cfx_window *window,
                         int64_t groups, bool transposed) {
     char have[256], want[256];

@@ -229,17 +229,51 @@ static cfx_status place(cf_worker *worker, const cf_view *v, int dtype, bool rea
     return read ? cf_part_copy(worker, &copy, v) : CFX_OK;
 }
 
-/* What was not fused: y <- act(y + residual), in the task's type. */
+/* ---- residual and activation -------------------------------------------------------------------------------- */
+
+typedef struct joining {
+    void *y;
+    const void *residual;
+    bool is_double, relu;
+} joining;
+
+#define JOIN(T)                                                      \
+    {                                                                \
+        T *y = j->y;                                                 \
+        const T *x = j->residual;                                    \
+        CF_VECTOR                                                    \
+        for (int64_t i = from; i < to; i++) {                        \
+            const T v = y[i] + x[i];                                 \
+            y[i] = j->relu & (v <= 0) ? 0 : v; /* a NaN stays one */ \
+        }                                                            \
+    }
+
+/* y <- y + residual, and if asked its positive part, in one pass: so a residual block ends. */
+static void join_part(void *context, int64_t from, int64_t to) {
+    const joining *j = context;
+    if (j->is_double) JOIN(double)
+    else JOIN(float)
+}
+
+/* y <- act(y + residual), as far as it was not fused, in the task's type. */
 static cfx_status finish(cf_worker *worker, const cf_call *call, const parts *v, const task *t) {
     const cf_conv_params *params = CF_PARAMS(call, conv);
+    const bool relu = params->act == CF_OP_relu, acts = params->act >= 0 && t->form.act < 0;
     cf_view y = *v->y;
     y.data = t->y;
     y.dtype = t->form.dtype;
-    if (v->residual)
+    if (v->residual && v->residual->dtype == y.dtype && y.dtype >= CFX_FLOAT32) {
+        joining j = {y.data, v->residual->data, y.dtype == CFX_FLOAT64, relu};
+        const int64_t n = cf_view_numel(&y);
+        CF_K(parallel)(cf_cpu_team(worker, n), n, CF_UNIT, join_part, &j);
+        if (relu) return CFX_OK;
+    } else if (v->residual) {
         CF_TRY(cf_part_apply(worker, CF_OP_add, y.dtype, &y, 2, (cf_view[]){y, *v->residual}, (double[]){0, 0}));
-    if (params->act < 0 || t->form.act >= 0) return CFX_OK;
-    return cf_part_apply(worker, params->act, y.dtype, &y, 1, &y, params->p);
+    }
+    return acts ? cf_part_apply(worker, params->act, y.dtype, &y, 1, &y, params->p) : CFX_OK;
 }
+
+/* ---- rows --------------------------------------------------------------------------------------------------- */
 
 static cfx_status run(cf_worker *worker, const cf_call *call) {
     const parts v = parts_of(call);

@@ -7,18 +7,21 @@
 #include "device/part.h"
 
 static inline cfx_status cf_part_copy(cf_worker *worker, const cf_view *y, const cf_view *x) {
-    return cf_part_run(worker, CF_K(copy), CF_OP_copy, y->dtype, y, 1, x, NULL, 0);
+    cf_part_call part;
+    return CF_K(copy)(worker, cf_part_of(&part, CF_OP_copy, y->dtype, y, 1, x, NULL, 0));
 }
 
 static inline cfx_status cf_part_zero(cf_worker *worker, const cf_view *y) {
-    return cf_part_run(worker, CF_K(fill), CF_OP_fill, y->dtype, y, 0, NULL, NULL, 0);
+    cf_part_call part;
+    return CF_K(fill)(worker, cf_part_of(&part, CF_OP_fill, y->dtype, y, 0, NULL, NULL, 0));
 }
 
 /* y <- op(x [n]) of an elementwise row; y may be one of them. */
 static inline cfx_status cf_part_apply(cf_worker *worker, int op, int dtype, const cf_view *y, int n, const cf_view *x,
                                        const double p[2]) {
     const cf_formula_params params = {.p = {p[0], p[1]}};
-    return cf_part_run(worker, CF_K(elementwise), op, dtype, y, n, x, &params, sizeof params);
+    cf_part_call part;
+    return CF_K(elementwise)(worker, cf_part_of(&part, op, dtype, y, n, x, &params, sizeof params));
 }
 
 #endif
