@@ -457,7 +457,8 @@ CFX_API cfx_status cfx_layout_pack(cfx_layout *layout, cfx_device *device, cfx_t
 CFX_API cfx_status cfx_layout_make(cfx_layout *layout, cfx_device *device, int32_t dtype, int32_t zero,
                                    cfx_tensor *const *handles);
 /* New buffers on `device` with the values of the n tensors x, which are of the places' shapes and dtypes; the n empty
- * handles become views into them.  What lies side by side in x, too, as what the layout has packed does, is one copy. */
+ * handles become views into them.  Tensors that are neighbours in x, too, as in a copy of this layout, are copied at
+ * once. */
 CFX_API cfx_status cfx_layout_copy(cfx_layout *layout, cfx_device *device, const cfx_tensor *const *x,
                                    cfx_tensor *const *handles);
 /* The layout that the tensor's buffer has, or NULL. */

@@ -222,7 +222,7 @@ static cfx_status copy_stretch(const cfx_tensor *x, const cfx_tensor *y, int64_t
     return cf_is_far(cf_device(x), cf_device(y)) ? cf_transfer(&from, &to) : cf_copy_make(&to, &from);
 }
 
-/* What is packed in x by stretches, the rest one by one.  lists: [2][n], room for what is packed. */
+/* Packed tensors are copied by stretches, the rest one by one.  lists: [2][n], room for what is packed. */
 static cfx_status copy_values(int32_t n, const cfx_tensor *const *x, cfx_tensor *const *y, cfx_tensor **lists) {
     cf_stretch *stretches;
     int32_t packed = 0, count;
@@ -296,7 +296,7 @@ static cfx_status find_shared(int32_t n, cfx_tensor *const *handles, int32_t *ou
     return CFX_OK;
 }
 
-/* What a model calls it. */
+/* The model's name for it. */
 static const char *kind_of(const cfx_tensor *x) {
     return cf_is_float(x->_dtype) && !(x->_flags & CFX_FLAG_BUFFER) ? "parameter" : "buffer";
 }

@@ -3,7 +3,7 @@
 -- A plan is worked out once per model and kept while the model's tables and handles stay as they are: its
 -- parameters in the order of their places, the layout that they lie in, and the model's skeleton, after which a
 -- gradient is built without walking the model.  The first plan of a plain model packs its parameters into one
--- buffer per dtype, and what else it has, its state, into others.  A single tensor, or a tree over parts of layouts
+-- buffer per dtype, and its state into others.  A single tensor, or a tree over parts of layouts
 -- or over several devices, is never moved: the tree gets a layout of its own for gradients and states (one device), or
 -- plain tensors (several).
 -- @module conflux.plan
@@ -356,8 +356,8 @@ local function layout_of(tensors, array, paths)
   return new_layout(n, array, paths)
 end
 
--- What a plain model has beside its parameters, buffers and a layer's integers, moves into flat buffers, too, if it all
--- lies on one device.
+-- The state of a plain model, its buffers and a layer's integers, moves into flat buffers, too, if all of it lies on one
+-- device.
 local function pack_state(record)
   local tensors, paths, has_layer = {}, {}, tree.has_layer(record)
   for i = 1, #record.others do

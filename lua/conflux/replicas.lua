@@ -24,14 +24,14 @@ local function copy_to(x, device)
   return out
 end
 
--- What copies of tensors are made after; nil where there are none.
+-- The tensors that copies are made after, and the copies' layout; nil where there are none.
 local function part_of(tensors, paths)
   if #tensors == 0 then return nil end
   local array = core.ptrs(tensors)
   return {tensors = tensors, array = array, layout = plans.layout_of(tensors, array, paths)}
 end
 
--- And those of a tree: its parameters, and what else there is, each in one buffer per dtype.
+-- Those of a tree: its parameters, and its other tensors, each in one buffer per dtype.
 local function parts_of(x)
   if type(x) ~= "table" then return {} end
   local tensors, paths, _, others, other_paths = tree.parameters(x)

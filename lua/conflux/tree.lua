@@ -286,7 +286,7 @@ local function still_holds(shape)
   return true
 end
 
---- What tree.flatten has found of x, if that was asked before and still holds.
+--- The record that tree.flatten has made of x, if it has and that still holds.
 ---@param x table
 ---@return conflux.Flat?
 function tree.flattened(x)
