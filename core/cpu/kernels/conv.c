@@ -237,15 +237,15 @@ typedef struct joining {
     bool is_double, relu;
 } joining;
 
-#define JOIN(T)                                                      \
-    {                                                                \
-        T *y = j->y;                                                 \
-        const T *x = j->residual;                                    \
-        CF_VECTOR                                                    \
-        for (int64_t i = from; i < to; i++) {                        \
-            const T v = y[i] + x[i];                                 \
-            y[i] = j->relu & (v <= 0) ? 0 : v; /* a NaN stays one */ \
-        }                                                            \
+#define JOIN(T)                                                        \
+    {                                                                  \
+        T *y = j->y;                                                   \
+        const T *x = j->residual;                                      \
+        CF_VECTOR                                                      \
+        for (int64_t i = from; i < to; i++) {                          \
+            const T v = y[i] + x[i];                                   \
+            y[i] = (j->relu & (v <= 0)) ? 0 : v; /* a NaN stays one */ \
+        }                                                              \
     }
 
 /* y <- y + residual, and if asked its positive part, in one pass: so a residual block ends. */
