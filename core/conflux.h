@@ -540,7 +540,7 @@ typedef struct cfx_loader_options {
     int32_t last;     /* 0 drop, 1 pad (with the epoch's first samples), 2 keep */
     int32_t prefetch; /* steps made ahead */
     uint64_t seed;
-    int32_t threads;  /* that make samples; 0: one */
+    int32_t threads;  /* that make samples; 0: one, and of pictures half the cores */
     int32_t skip_bad; /* a bad sample is 0: replaced by the next of the epoch's order that is good; 1: left out */
     double max_bad;   /* bad samples an epoch may have, as a share of all; 0: the first one is an error */
 } cfx_loader_options;
@@ -561,6 +561,61 @@ CFX_API cfx_status cfx_loader_next(cfx_loader *loader, int64_t *counts, cfx_tens
 /* How many bad samples the steps taken in this epoch had, and why of the first n of the first ten: names of files with
  * reasons, NULL beyond the last, valid until the next call on the loader.  The log is told of them at the epoch's end. */
 CFX_API cfx_status cfx_loader_bad(const cfx_loader *loader, int64_t *count, int32_t n, const char **named);
+
+/* ---- pictures -------------------------------------------------------------------------------------- */
+
+/* Steps of a transform, in torchvision's words: one that resizes, then crops, then a flip and a jitter. */
+typedef enum cfx_image_kind {
+    CFX_IMAGE_RESIZE = 1,        /* to height x width; height 0: the shorter side to width */
+    CFX_IMAGE_RANDOMRESIZEDCROP, /* values: shares of the area from and to, ratios from and to */
+    CFX_IMAGE_CENTRECROP,        /* height x width, black where the picture is smaller */
+    CFX_IMAGE_FLIP,              /* left and right change places; values[0]: how often, 0 to 1 */
+    CFX_IMAGE_JITTER             /* values: most change of brightness, contrast, saturation, hue */
+} cfx_image_kind;
+typedef struct cfx_image_step {
+    int32_t kind, height, width;
+    double values[4];
+} cfx_image_step;
+typedef struct cfx_image_options {
+    size_t size; /* sizeof(cfx_image_options) */
+    cfx_image_step steps[8];
+    int32_t n;      /* of them */
+    int32_t dtype;  /* CFX_UINT8: bytes; CFX_FLOAT32: (byte / 255 - mean) / deviation */
+    int32_t whole;  /* 1: pictures are decoded at full size also where less would do */
+    double mean[3]; /* of red, green, blue */
+    double deviation[3];
+} cfx_image_options;
+/* Reads a JPEG file as [height, width, 3], drawing the numbers of (seed, epoch 0, sample 0).  CFX_EIO: it is no picture
+ * that can be decoded. */
+CFX_API cfx_status cfx_image_read(cfx_device *device, const char *path, const cfx_image_options *options, uint64_t seed,
+                                  cfx_tensor *out);
+/* Writes x, uint8 of [height, width], [height, width, 1] or [height, width, 3], as a JPEG file. */
+CFX_API cfx_status cfx_image_write(const char *path, const cfx_tensor *x, int32_t quality);
+
+/* A list of picture files with a class for each. */
+typedef struct cfx_images cfx_images;
+/* The files below each folder of `root`, whose name is their class, sorted by bytes. */
+CFX_API cfx_status cfx_images_folders(cfx_context *context, const char *root, cfx_images **out);
+/* ImageNet as Kaggle has it.  split: "train" or "val"; solutions: the CSV file, NULL: root's own; classes: n names of
+ * synsets, whose pictures alone are taken, in the order of their ids; NULL: all of the mapping. */
+CFX_API cfx_status cfx_images_imagenet(cfx_context *context, const char *root, const char *split, const char *solutions,
+                                       int32_t n, const char *const *classes, cfx_images **out);
+/* Some of the pictures, with repeats as they come; positions from 0. */
+CFX_API cfx_status cfx_images_select(const cfx_images *images, int64_t n, const int64_t *positions, cfx_images **out);
+/* n pictures drawn at random, with replacement. */
+CFX_API cfx_status cfx_images_draw(const cfx_images *images, int64_t n, uint64_t seed, cfx_images **out);
+CFX_API void cfx_images_free(cfx_images **images);
+/* How many pictures and classes there are, and how many rows were left out because they name several classes. */
+CFX_API cfx_status cfx_images_count(const cfx_images *images, int64_t *pictures, int32_t *classes, int64_t *left_out);
+/* Picture i from 0: its path, put together in `path`, which has room for `bytes`, and its class's id, from 0. */
+CFX_API cfx_status cfx_images_at(const cfx_images *images, int64_t i, char *path, size_t bytes, int32_t *id);
+/* Class k from 0; strings of `images`, the description empty where there is none. */
+CFX_API cfx_status cfx_images_class(const cfx_images *images, int32_t k, const char **name, const char **description);
+/* The classes of root's mapping alone, without pictures. */
+CFX_API cfx_status cfx_images_labels(cfx_context *context, const char *root, cfx_images **out);
+/* A loader over pictures, which it keeps alive: columns are the pictures, of one size, and their ids, int64. */
+CFX_API cfx_status cfx_loader_images(const cfx_loader_options *options, cfx_images *images,
+                                     const cfx_image_options *image, cfx_device *const *devices, cfx_loader **out);
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 

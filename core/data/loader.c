@@ -118,8 +118,8 @@ static cfx_status write_next_good(writer *w, const claim *c, int64_t position) {
     if (status != CFX_EIO) return status;
     char text[CF_MESSAGE_BYTES];
     cf_format(text, sizeof text, "%s", cfx_error());
-    return cf_fail(CFX_EIO, "more bad samples than max_bad allows, which is %" PRId64 " of %" PRId64 ": %s", l->allowed,
-                   l->samples->n, text);
+    return cf_fail(CFX_EIO, "more bad samples in a row than max_bad allows, which is %" PRId64 " of %" PRId64 ": %s",
+                   l->allowed, l->samples->n, text);
 }
 
 static cfx_status write_row(writer *w, const claim *c, int64_t k) {
@@ -287,7 +287,6 @@ cfx_status cf_loader_options_read(const cfx_loader_options *given, cfx_device *c
     if (!given || !devices || !out) return cf_fail(CFX_EARG, "options, devices or out is NULL");
     CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
     CF_TRY(check_options(o));
-    if (o->threads == 0) o->threads = 1;
     for (int32_t d = 0; d < o->devices; d++) {
         if (!devices[d]) return cf_fail(CFX_EARG, "devices[%" PRId32 "] is NULL", d);
         if (cfx_device_context(devices[d]) != cfx_device_context(devices[0]))
@@ -346,6 +345,7 @@ cfx_status cf_loader_make(const cfx_loader_options *options, cf_samples *samples
     }
     memcpy(l->devices, devices, count * sizeof(cfx_device *));
     l->options = *options;
+    if (l->options.threads == 0) l->options.threads = 1;
     l->samples = samples;
     l->context = cfx_device_context(devices[0]);
     cf_depend(&l->context->loaders, &l->dependent, end_with_context);
@@ -386,16 +386,14 @@ static void forget_bad(cfx_loader *l) {
 static cfx_status count_bad(cfx_loader *l, const cf_slot *slot, int64_t step) {
     const int64_t first = step * l->total;
     int64_t bad = l->bad;
-    const char *last = NULL;
     for (int64_t r = 0; r < step_samples(l, step) && first + r < l->samples->n; r++) {
         if (!slot->bad[r]) continue;
-        last = slot->bad[r];
-        if (bad < NAMED && !l->named[bad]) CF_TRY(cf_copy_string(last, &l->named[bad]));
-        bad++;
+        if (bad < NAMED && !l->named[bad]) CF_TRY(cf_copy_string(slot->bad[r], &l->named[bad]));
+        if (++bad > l->allowed)
+            return cf_fail(CFX_EIO,
+                           "bad samples by now: %" PRId64 ", and max_bad allows %" PRId64 " of %" PRId64 ": %s", bad,
+                           l->allowed, l->samples->n, slot->bad[r]);
     }
-    if (bad > l->allowed)
-        return cf_fail(CFX_EIO, "%" PRId64 " bad samples by now, and max_bad allows %" PRId64 " of %" PRId64 ": %s",
-                       bad, l->allowed, l->samples->n, last);
     l->bad = bad;
     return CFX_OK;
 }

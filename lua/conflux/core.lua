@@ -119,7 +119,9 @@ end
 local PUBLIC = {
   scatter_add = "scatteradd", tri = "tril", csv_read = "data.csv", idx_read = "data.idx", loader_new = "DataLoader",
   loader_begin = "DataLoader.epoch", loader_next = "DataLoader.epoch", safetensors_open = "load",
-  safetensors_read = "load", safetensors_write = "save",
+  safetensors_read = "load", safetensors_write = "save", loader_images = "DataLoader", image_read = "data.image",
+  image_write = "data.saveimage", images_folders = "data.images", images_imagenet = "data.imagenet",
+  images_labels = "data.labels",
 }
 
 -- The function that the first frame outside Conflux called, by the name that it has there; nil after a tail call and

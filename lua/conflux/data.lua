@@ -2,6 +2,9 @@
 -- @module conflux.data
 local core = require "conflux.core"
 local check = require "conflux.check"
+local images = require "conflux.images"
+local make = require "conflux.make"
+local transforms = require "conflux.transforms"
 local sealed = require "conflux.sealed"
 
 local C, ffi = core.C, core.ffi
@@ -62,6 +65,9 @@ local DataLoader = sealed.class("DataLoader", "loader")
 local LAST = {drop = 0, pad = 1, keep = 2}
 local SAME = {"seed", "shuffle", "last", "total", "samples"} -- in a state: what says which samples a step takes
 local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch", "threads"}
+local KEY_OPTIONS = {"transform", "dtype", "mean", "deviation", "scaled", "bad", "max_bad", unpack(OPTIONS)}
+local BAD = {replace = 0, skip = 1}
+local COLUMNS = {"image", "label"} -- of a key's batches
 
 -- The data's keys in tree order.
 local function keys_of(data)
@@ -99,7 +105,6 @@ local function columns_of(data, keys)
 end
 
 local function read_options(o)
-  o = check.options("DataLoader", o, OPTIONS)
   local c = ffi.new "cfx_loader_options"
   c.size = ffi.sizeof(c)
   c.batch = check.integer("DataLoader", "batch", o.batch == nil and 1 or o.batch, 1)
@@ -108,39 +113,76 @@ local function read_options(o)
     or check.arg("DataLoader", "last", "'drop', 'pad' or 'keep'", check.describe(o.last))
   c.prefetch = check.integer("DataLoader", "prefetch", o.prefetch == nil and 2 or o.prefetch, 0, 1024)
   c.seed = check.integer("DataLoader", "seed", o.seed == nil and 0 or o.seed, 0, 2 ^ 53)
-  c.threads = check.integer("DataLoader", "threads", o.threads == nil and 1 or o.threads, 1, 1024)
+  c.threads = check.integer("DataLoader", "threads", o.threads == nil and 0 or o.threads, o.threads and 1 or 0, 1024)
   return c
 end
 
---- Makes a loader over tensors of equal length: `data` holds them by name or position, and batches have the same
--- keys.
+-- Options that say how bad samples are dealt with.
+local function read_bad(o, c)
+  local bad = o.bad
+  if bad == nil then bad = c.shuffle == 1 and "replace" or "skip" end
+  c.skip_bad = BAD[bad] or check.arg("DataLoader", "bad", "'replace' or 'skip'", check.describe(bad))
+  c.max_bad = check.number("DataLoader", "max_bad", o.max_bad == nil and 0.01 or o.max_bad)
+  if not (c.max_bad >= 0 and c.max_bad <= 1) then check.arg("DataLoader", "max_bad", "0 to 1", c.max_bad) end
+end
+
+-- Loaders in a box, with the keys of their batches and the number of their samples.
+local function load_columns(data, c, list)
+  local keys, out = keys_of(data), ffi.new "cfx_loader *[1]"
+  if #keys == 0 then check.arg("DataLoader", "data", "at least one tensor", "none") end
+  local columns = columns_of(data, keys)
+  local array = core.ptrs(columns)
+  local st = C.cfx_loader_new(c, #keys, array, list, out)
+  if st ~= 0 then settle(st, C.cfx_loader_new, c, #keys, array, list, out) end
+  return out, keys, tonumber(columns[1]._shape[0])
+end
+
+local function load_images(key, c, list, o)
+  local out, list_of = ffi.new "cfx_loader *[1]", images.images_of(key, "DataLoader")
+  local image = transforms.options("DataLoader", o.transform, o)
+  read_bad(o, c)
+  local st = C.cfx_loader_images(c, list_of, image, list, out)
+  if st ~= 0 then settle(st, C.cfx_loader_images, c, list_of, image, list, out) end
+  return out, COLUMNS, key:size()
+end
+
+--- Makes a loader over tensors of equal length, or over pictures.  Tensors are held by name or position in `data`, and
+-- batches have the same keys; a key (cf.data.images, cf.data.imagenet) gives batches with `image`, which is
+-- [n, height, width, 3], and `label`, the ids.
 --
 -- Each step takes the next `batch` samples for every device.  With `shuffle`, the order of an epoch is the one
 -- permutation of (seed, epoch) over all samples, whatever the devices.  `last` says what becomes of a short last
 -- step: "keep" deals it out evenly, "drop" leaves it out, "pad" fills it up with the epoch's first samples.
--- `prefetch` steps are made ahead, by `threads` threads, whose number changes nothing in them.  The tensors cannot be written in place while the loader lives: see :release.
----@param data table<string|integer, conflux.Tensor>
+-- `prefetch` steps are made ahead, by `threads` threads, whose number changes nothing in them.  The tensors cannot be
+-- written in place while the loader lives: see :release.
+--
+-- Pictures take more options.  `transform` ends in one size for all.  float32 is (x / 255 - mean) / deviation, uint8
+-- the bytes.  Random numbers are those of (seed, epoch, position in the key).  A file that cannot be decoded is
+-- replaced by the next one of the epoch's order, or skipped; both are counted (:bad), and more than max_bad of all are
+-- an error.
+---@param data table<string|integer, conflux.Tensor>|conflux.Images
 ---@param o? {batch: integer?, shuffle: boolean?, last: string?, seed: integer?, devices: conflux.Device[]?,
----  prefetch: integer?, threads: integer?}  default: 1, false, "keep", 0, cf.devices(), 2, 1
+---  prefetch: integer?, threads: integer?, transform: conflux.Transform|conflux.Transform[]|nil,
+---  dtype: "float32"|"uint8"|nil, mean: number[]?, deviation: number[]?, scaled: boolean?, bad: "replace"|"skip"|nil,
+---  max_bad: number?}
+---  default: 1, false, "keep", 0, cf.devices(), 2, one (of pictures half the cores); none, "float32", ImageNet's, true,
+---  "replace" with shuffle, else "skip", 0.01
 ---@return conflux.DataLoader
 local function new_loader(data, o)
-  if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors", data) end
-  local options = read_options(o)
-  local devices = check.devices("DataLoader", "devices", type(o) == "table" and o.devices or nil)
-  local keys = keys_of(data)
-  if #keys == 0 then check.arg("DataLoader", "data", "at least one tensor", "none") end
-  local columns = columns_of(data, keys)
-  options.devices = #devices
-  local list, out = ffi.new("cfx_device *[?]", #devices), ffi.new "cfx_loader *[1]"
+  if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors, or a key", data) end
+  local is_key = images.is_key(data)
+  o = check.options("DataLoader", o, is_key and KEY_OPTIONS or OPTIONS)
+  local c = read_options(o)
+  local devices = check.devices("DataLoader", "devices", o.devices)
+  local list = ffi.new("cfx_device *[?]", #devices)
   for i = 1, #devices do list[i - 1] = devices[i] end
-  local array = core.ptrs(columns)
-  local st = C.cfx_loader_new(options, #keys, array, list, out)
-  if st ~= 0 then settle(st, C.cfx_loader_new, options, #keys, array, list, out) end
-  local facts = {batch = tonumber(options.batch), devices = devices, seed = tonumber(options.seed),
-    samples = tonumber(columns[1]._shape[0]), shuffle = options.shuffle == 1,
-    last = type(o) == "table" and o.last or "keep"}
+  c.devices = #devices
+  local load = is_key and load_images or load_columns
+  local out, keys, samples = load(data, c, list, o)
+  local facts = {batch = tonumber(c.batch), devices = devices, seed = tonumber(c.seed), samples = samples,
+    shuffle = c.shuffle == 1, last = o.last == nil and "keep" or o.last}
   return sealed.new(DataLoader, facts, {_loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _parts = #devices,
-    _turn = 0, _epoch = 0, _step = 0, _resume = false})
+    _turn = 0, _epoch = 0, _step = 0, _bad = 0, _resume = false})
 end
 
 -- The loader in its box, which is empty once it was released, or the collector has freed it at the state's end.
@@ -191,9 +233,9 @@ end
 function DataLoader:epoch(e)
   local loader = loader_of(self, "epoch")
   check.integer("DataLoader.epoch", "epoch", e, 0, 2 ^ 53)
-  local first = 0
-  if self._resume and self._resume.epoch == e then first = self._resume.step end
-  self._resume = false
+  local first, bad = 0, 0
+  if self._resume and self._resume.epoch == e then first, bad = self._resume.step, self._resume.bad end
+  self._resume, self._bad = false, bad
   local st = C.cfx_loader_begin(loader, e, first)
   if st ~= 0 then settle(st, C.cfx_loader_begin, loader, e, first) end
   self._turn = self._turn + 1
@@ -209,13 +251,32 @@ function DataLoader:epoch(e)
   end
 end
 
+-- How many samples of the epoch were bad, and why of the first ten that this loader has met.
+local function bad_of(self)
+  local count, named = ffi.new "int64_t[1]", ffi.new "const char *[10]"
+  if self._loader[0] == nil then return self._bad, {} end
+  local st = C.cfx_loader_bad(self._loader[0], count, 10, named)
+  if st ~= 0 then settle(st, C.cfx_loader_bad, self._loader[0], count, 10, named) end
+  local list = {}
+  for i = 1, 10 do list[i] = named[i - 1] ~= nil and ffi.string(named[i - 1]) or nil end
+  return self._bad + tonumber(count[0]), list
+end
+
+--- How many bad samples the epoch's steps had so far, and the first ten files with what is wrong with them.
+---@return integer
+---@return string[]
+function DataLoader:bad()
+  loader_of(self, "bad")
+  return bad_of(self)
+end
+
 --- Where the loader is: a table that can be saved.
 ---@return {epoch: integer, step: integer, seed: integer, shuffle: boolean, last: string, total: integer,
----  samples: integer}
+---  samples: integer, bad: integer}
 function DataLoader:state()
   check.self(DataLoader, "data.DataLoader", "state", self)
   return {epoch = self._epoch, step = self._step, seed = self.seed, shuffle = self.shuffle, last = self.last,
-    total = self.batch * self._parts, samples = self.samples}
+    total = self.batch * self._parts, samples = self.samples, bad = self._resume and self._resume.bad or (bad_of(self))}
 end
 
 --- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.
@@ -239,7 +300,8 @@ function DataLoader:restore(s)
   end
   check.integer("DataLoader.restore", "epoch", s.epoch, 0)
   check.integer("DataLoader.restore", "step", s.step, 0, self:steps())
-  self._resume = {epoch = s.epoch, step = s.step}
+  local bad = check.integer("DataLoader.restore", "bad", s.bad == nil and 0 or s.bad, 0)
+  self._resume = {epoch = s.epoch, step = s.step, bad = bad}
   self._epoch, self._step = s.epoch, s.step
   self._turn = self._turn + 1
   return self
@@ -258,4 +320,28 @@ function DataLoader:__tostring()
   return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, self._parts)
 end
 
-return {idx = idx, csv = csv, DataLoader = new_loader}
+--- A batch of n pictures drawn at random, with replacement: a table with `image`, `label` and `n`.
+---@param key conflux.Images
+---@param n integer
+---@param o? {seed: integer?, transform: conflux.Transform|conflux.Transform[]|nil, dtype: "float32"|"uint8"|nil,
+---  mean: number[]?, deviation: number[]?, scaled: boolean?, threads: integer?, device: (conflux.Device|string)?}
+---  default: a number of cf.randint, and as a DataLoader has
+---@return {image: conflux.Tensor, label: conflux.Tensor, n: integer}
+local function minibatch(key, n, o)
+  local fname = "data.minibatch"
+  o = check.options(fname, o, {"seed", "transform", "dtype", "mean", "deviation", "scaled", "threads", "device"})
+  local seed = o.seed
+  if seed == nil then seed = make.randint(0, 2 ^ 31 - 1, 1, {dtype = "int64", device = "cpu"}):item() end
+  check.integer(fname, "seed", seed, 0, 2 ^ 53)
+  local drawn = images.draw(fname, key, n, seed)
+  local loader = new_loader(drawn, {batch = n, seed = seed, transform = o.transform, dtype = o.dtype, mean = o.mean,
+    deviation = o.deviation, scaled = o.scaled, threads = o.threads, bad = "replace", max_bad = 1,
+    devices = {check.device(fname, "device", o.device)}})
+  local _, batch = loader:epoch(0)()
+  loader:release()
+  return batch[1]
+end
+
+return {idx = idx, csv = csv, DataLoader = new_loader, minibatch = minibatch, images = images.images,
+  imagenet = images.imagenet, labels = images.labels, solutions = images.solutions, image = images.image,
+  saveimage = images.saveimage, transforms = transforms.transforms}

@@ -48,6 +48,7 @@ local names = require "conflux.names"
 names.guard(cf, "cf.")
 for _, room in ipairs {"nn", "optim", "data", "metrics", "tree"} do names.guard(cf[room], room .. ".") end
 names.guard(cf.nn.init, "nn.init.")
+names.guard(cf.data.transforms, "data.transforms.")
 names.add(tensor, "x:") -- tensors raise by themselves, behind their fields
 
 return cf

@@ -106,7 +106,7 @@ local OPTIONS = {
   eta = "the rate is the first argument, as in optim.Adam(1e-3)",
   learning_rate = "the rate is the first argument, as in optim.Adam(1e-3)",
   params = "the parameters go to opt:setup(model)", nesterov = "that is a rule of its own, optim.Nesterov",
-  batch_size = "batch", batchsize = "batch", drop_last = "last", partial = "last", num_workers = "prefetch",
+  batch_size = "batch", batchsize = "batch", drop_last = "last", partial = "last", num_workers = "threads",
   axis = "the dimension is an argument of its own", dim = "the dimension is an argument of its own",
   dims = "the dimension is an argument of its own", keepdims = "keepdim", unbiased = "correction",
   label_smoothing = "smoothing", ignore_index = "ignore", map_location = "device",

@@ -486,7 +486,7 @@ TEST(more_bad_samples_than_allowed_are_an_error_with_the_last_one) {
     for (int step = 0; step < 9; step++) CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK);
     for (int again = 0; again < 2; again++) { /* 3, 8 and 13 are fine, 18 is not */
         CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_EIO);
-        CHECK(test_says("loader_next: 4 bad samples by now, and max_bad allows 3 of 30: sample 18"));
+        CHECK(test_says("loader_next: bad samples by now: 4, and max_bad allows 3 of 30: sample 18"));
     }
     cfx_loader_free(&loader);
     o.max_bad = 0;
@@ -494,7 +494,7 @@ TEST(more_bad_samples_than_allowed_are_an_error_with_the_last_one) {
     CHECK_STATUS(cfx_loader_begin(loader, 0, 0), CFX_OK);
     CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_OK);
     CHECK_STATUS(take_numbers(loader, ids, counts, &more), CFX_EIO);
-    CHECK(test_says("more bad samples than max_bad allows, which is 0 of 30: sample 3"));
+    CHECK(test_says("more bad samples in a row than max_bad allows, which is 0 of 30: sample 3"));
     cfx_loader_free(&loader);
 }
 
