@@ -5,6 +5,7 @@
 -- A line a check, "ok NAME" or "FAILED NAME: WHY", and at last "N passed, N failed"; the exit status is 1 if any
 -- failed.
 local cf = require "conflux"
+local convolutions = require "tests.spec.convolutions"
 local nn = cf.nn
 
 local device, is_quick = arg[1] or "cuda:0", arg[2] == "--quick"
@@ -130,6 +131,49 @@ check("a product run again has the same bits", function()
       assert(first:ne(again):to "int64":sum():item() == 0, dtype .. ": bits differ from run to run")
     end
   end
+end)
+
+-- ---- convolutions -------------------------------------------------------------------------------------------
+
+-- conv(o): a function of x and w that gives the result, and the gradients by both.
+local function conv(o)
+  return function(x, w)
+    local y
+    local _, g = cf.withgradient(function(m)
+      y = convolutions.conv(m[1], m[2], o)
+      return (y:to "float32" ^ 2):sum()
+    end, {x, w})
+    return y:detach(), g[1], g[2]
+  end
+end
+
+local side = is_quick and 6 or 28
+for name, case in pairs {
+  plain = {{2, side, side, 16}, {32, 3, 3, 16}, {pad = {1, 1, 1, 1}}},
+  ["strided, of a size that is odd"] = {{2, side + 1, side - 1, 3}, {7, 5, 5, 3}, {stride = {2, 2}, pad = {2, 2, 2, 2}}},
+  ["padded on one side"] = {{2, side, side, 8}, {8, 3, 3, 8}, {stride = {2, 2}, pad = {0, 1, 0, 1}}},
+  ["in groups, dilated"] = {{2, side, side, 12}, {24, 3, 3, 4}, {groups = 3, dilation = {2, 2}}},
+  ["of each channel alone"] = {{2, side, side, 12}, {12, 3, 3, 1}, {groups = 12, pad = {1, 1, 1, 1}, act = "relu"}},
+} do
+  check("a convolution, " .. name .. ", and its gradients, again with the same bits", function()
+    for dtype, tolerance in pairs {float32 = 1e-4, float64 = 1e-10, float16 = 1e-2, bfloat16 = 5e-2} do
+      local x, w = (cf.rand(case[1]) - 0.5):to(dtype), (cf.rand(case[2]) - 0.5):to(dtype)
+      local f = conv(case[3])
+      local expected, got = {f(x, w)}, {f(x:to(device), w:to(device))}
+      local again = {f(x:to(device), w:to(device))}
+      for k = 1, 3 do
+        near(got[k], expected[k], tolerance, dtype)
+        assert(got[k]:ne(again[k]):to "int64":sum():item() == 0, dtype .. ": bits differ from run to run")
+      end
+    end
+  end)
+end
+
+check("a NaN goes through a convolution with relu", function()
+  local x, w = cf.zeros(1, 4, 4, 8, {device = device}), cf.ones(8, 1, 1, 8, {device = device})
+  x[1][2][3][4] = NAN
+  local y = convolutions.conv(x, w, {act = "relu"})
+  assert(y:ne(y):to "int64":sum():item() == 8, "it has not come to its own pixel alone")
 end)
 
 -- ---- memory -------------------------------------------------------------------------------------------------
