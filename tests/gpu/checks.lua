@@ -150,7 +150,7 @@ end
 local side = is_quick and 6 or 28
 for name, case in pairs {
   plain = {{2, side, side, 16}, {32, 3, 3, 16}, {pad = {1, 1, 1, 1}}},
-  ["strided, of a size that is odd"] = {{2, side + 1, side - 1, 3}, {7, 5, 5, 3}, {stride = {2, 2}, pad = {2, 2, 2, 2}}},
+  ["strided, of an odd size"] = {{2, side + 1, side - 1, 3}, {7, 5, 5, 3}, {stride = {2, 2}, pad = {2, 2, 2, 2}}},
   ["padded on one side"] = {{2, side, side, 8}, {8, 3, 3, 8}, {stride = {2, 2}, pad = {0, 1, 0, 1}}},
   ["in groups, dilated"] = {{2, side, side, 12}, {24, 3, 3, 4}, {groups = 3, dilation = {2, 2}}},
   ["of each channel alone"] = {{2, side, side, 12}, {12, 3, 3, 1}, {groups = 12, pad = {1, 1, 1, 1}, act = "relu"}},
