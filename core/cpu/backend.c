@@ -6,6 +6,7 @@
 #include "cpu/about.h"
 #include "cpu/cpu.h"
 #include "cpu/dnnl.h"
+#include "cpu/kernels/table.h"
 #include "cpu/machine.h"
 
 enum { HUGE_BYTES = 1 << 21 };
@@ -66,19 +67,20 @@ static void thread_end(cf_worker *worker) {
     cf_dnnl_end(worker);
 }
 
-#define BACKEND(table)                                                                                              \
+#define BACKEND(isa)                                                                                                \
     {                                                                                                               \
         .abi = CFX_ABI_VERSION, .name = "cpu", .host_memory = 1, .host_cores = 1, .count = count, .open = cpu_open, \
         .close = cpu_close, .memory = memory, .slab_new = slab_new, .slab_free = slab_free,                         \
-        .thread_begin = thread_begin, .thread_end = thread_end, .kernels = (table), .about = cf_cpu_about           \
+        .thread_begin = thread_begin, .thread_end = thread_end, .kernels = cf_cpu_kernels_##isa,                    \
+        .workspace = cf_cpu_workspace_##isa, .about = cf_cpu_about                                                  \
     }
 
 const cf_backend *cf_backend_cpu(void) {
     static const cf_backend backends[CF_CPU_ISAS] = {
-        [CF_CPU_BASE] = BACKEND(cf_cpu_kernels_base),
+        [CF_CPU_BASE] = BACKEND(base),
 #ifdef CF_HAVE_X86_ISAS
-        [CF_CPU_AVX2] = BACKEND(cf_cpu_kernels_avx2),
-        [CF_CPU_AVX512] = BACKEND(cf_cpu_kernels_avx512),
+        [CF_CPU_AVX2] = BACKEND(avx2),
+        [CF_CPU_AVX512] = BACKEND(avx512),
 #endif
     };
     return &backends[cf_cpu_isa_here()];

@@ -20,8 +20,4 @@
 /* CF_K(sum) is cf_k_sum_avx2 in the AVX2 build. */
 #define CF_K(name) CF_PASTE(cf_k_##name, CF_ISA)
 
-extern const cf_kernel cf_cpu_kernels_base[CF_OPS];
-extern const cf_kernel cf_cpu_kernels_avx2[CF_OPS];
-extern const cf_kernel cf_cpu_kernels_avx512[CF_OPS];
-
 #endif

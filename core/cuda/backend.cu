@@ -13,6 +13,7 @@
 #include "cuda/halt.cuh"
 #include "cuda/matmul.cuh"
 #include "cuda/nccl.cuh"
+#include "cuda/table.cuh"
 
 /* ---- devices ------------------------------------------------------------------------------------------------ */
 
@@ -254,8 +255,6 @@ static void cuda_unpin(void *state, void *memory) { cf_cuda_free_pinned(((cf_cud
 
 /* ---- the table ---------------------------------------------------------------------------------------------- */
 
-extern "C" const cf_kernel cf_cuda_kernels[CF_OPS];
-
 static const cf_streams streams = {cuda_select,     cuda_mark, cuda_poll, cuda_forgive, cuda_follow,
                                    cf_cuda_inherit, cuda_copy, cuda_pin,  cuda_unpin};
 
@@ -273,6 +272,7 @@ extern "C" __attribute__((visibility("default"))) const cf_backend *cf_backend_e
                                        cuda_thread_begin,
                                        cuda_thread_end,
                                        cf_cuda_kernels,
+                                       cf_cuda_workspace,
                                        &streams,
                                        &cf_cuda_nccl,
                                        cf_cuda_about};

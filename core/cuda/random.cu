@@ -309,15 +309,20 @@ extern "C" cfx_status cf_cuda_randint(cf_worker *worker, const cf_call *call) {
     return cf_cuda_launched("randint");
 }
 
+/* Where the ids cannot be made in place. */
+extern "C" size_t cf_cuda_permutation_workspace(const cf_call *call) {
+    const cf_view *y = &call->v[0];
+    return y->dtype == CFX_INT64 && cf_view_packed(y) ? 0 : (size_t)cf_view_numel(y) * sizeof(int64_t);
+}
+
 extern "C" cfx_status cf_cuda_permutation(cf_worker *worker, const cf_call *call) {
     const cf_view *y = &call->v[0];
     const int64_t n = cf_view_numel(y);
     const cf_position *at = &CF_PARAMS(call, random)->at;
     const sequence s = {at->seed, at->stream + (at->position << 8), 0};
     if (!n) return CFX_OK;
-    const bool direct = y->dtype == CFX_INT64 && cf_view_packed(y);
-    int64_t *ids = direct ? (int64_t *)y->data : (int64_t *)cf_cuda_scratch(worker, (size_t)n * sizeof *ids);
-    if (!ids) return CFX_EMEMORY; /* cf_cuda_scratch said so */
+    const bool direct = !call->workspace;
+    int64_t *ids = (int64_t *)(direct ? y->data : call->workspace);
     CF_LAUNCH(count_kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, ids, n);
     CF_LAUNCH_TEAM(permute_kernel, 1, TEAM, worker, ids, n, s);
     if (!direct) CF_LAUNCH(write_ids_kernel, cf_cuda_blocks(worker, n), CF_THREADS, worker, target_of(y).v, ids, n);

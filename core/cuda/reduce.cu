@@ -439,11 +439,30 @@ namespace {
 typedef struct prod_job {
     cf_view dy, kept, rest, dx_kept, dx_rest;
     int64_t results, length;
-    int lanes;      /* threads for a result: 1 or a block */
+    int lanes; /* threads for a result: 1 or a block */
+    int64_t blocks;
     double *before; /* [teams, length] */
 } prod_job;
 
 enum { SERIAL_LENGTH = 32, MOST_TEAMS = 256 };
+
+int64_t teams_of(const prod_job *j) { return j->blocks * (CF_THREADS / j->lanes); }
+
+prod_job prod_of(const cf_call *call) {
+    const int kept = call->v[0].ndim - (int)CF_PARAMS(call, reduce)->dims;
+    prod_job j = {};
+    j.dy = *cf_call_in(call, 0);
+    cf_view_flatten(&j.dy);
+    cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.rest);
+    cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx_rest);
+    j.results = cf_view_numel(&j.kept);
+    j.length = cf_view_numel(&j.rest);
+    j.lanes = j.length > SERIAL_LENGTH ? CF_THREADS : 1;
+    const int64_t width = CF_THREADS / j.lanes, items = (j.results + width - 1) / width;
+    j.blocks = items < MOST_TEAMS ? items : (int64_t)MOST_TEAMS;
+    j.before = (double *)call->workspace;
+    return j;
+}
 
 /* dx = dy times the product of all others: of those before, by a walk up, and those after, by a walk down.  Each
  * lane has a run of elements of its own, and starts from the products of the other lanes' runs. */
@@ -482,21 +501,14 @@ __global__ void prod_gradient(const prod_job j) {
 
 } // namespace
 
+extern "C" size_t cf_cuda_prod_bw_workspace(const cf_call *call) {
+    const prod_job j = prod_of(call);
+    return (size_t)(teams_of(&j) * j.length) * sizeof(double);
+}
+
 extern "C" cfx_status cf_cuda_prod_bw(cf_worker *worker, const cf_call *call) {
-    const int kept = call->v[0].ndim - (int)CF_PARAMS(call, reduce)->dims;
-    prod_job j = {};
-    j.dy = *cf_call_in(call, 0);
-    cf_view_flatten(&j.dy);
-    cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.rest);
-    cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx_rest);
-    j.results = cf_view_numel(&j.kept);
-    j.length = cf_view_numel(&j.rest);
+    const prod_job j = prod_of(call);
     if (!j.results || !j.length) return CFX_OK;
-    j.lanes = j.length > SERIAL_LENGTH ? CF_THREADS : 1;
-    const int64_t width = CF_THREADS / j.lanes, items = (j.results + width - 1) / width;
-    const int64_t blocks = items < MOST_TEAMS ? items : (int64_t)MOST_TEAMS;
-    j.before = (double *)cf_cuda_scratch(worker, (size_t)(blocks * width * j.length) * sizeof(double));
-    if (!j.before) return CFX_EMEMORY;
-    CF_LAUNCH_TEAM(prod_gradient, blocks, CF_THREADS, worker, j);
+    CF_LAUNCH_TEAM(prod_gradient, j.blocks, CF_THREADS, worker, j);
     return cf_cuda_launched("prod_bw");
 }

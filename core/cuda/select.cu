@@ -77,6 +77,7 @@ typedef struct picking {
     layout all;          /* the part, in row-major order */
     layout walk, column; /* the same, cut in two: along the positions, in the order of ids; and across */
     layout flat;         /* the ids alone, in row-major order */
+    cf_item *items;      /* [2 walk]: ids are sorted in there; NULL: columns walk */
 } picking;
 
 __device__ inline int64_t id_at(const void *ids, int dtype, int64_t at) { return cf_get<int64_t>(ids, dtype, at); }
@@ -290,21 +291,18 @@ enum { SHORT_WALK = 32 };
 /* Columns that occupy a device well enough to walk any way. */
 enum { MANY_COLUMNS = 8192 };
 
-/* positions: how many there are as the walk numbers them, or 0: walk. */
-template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t positions) {
+template <class T> cfx_status add_typed(cf_worker *worker, picking *p) {
     const int64_t n = p->walk.count;
-    const bool sorts = positions > 0 && positions < UINT32_MAX && n < INT32_MAX / 2;
-    const size_t room = CHECKS * sizeof(int64_t);
-    char *memory = (char *)cf_cuda_scratch(worker, room + (sorts ? 2 * (size_t)n * sizeof(cf_item) : 0));
-    if (!memory) return cf_fail(CFX_EMEMORY, "no memory to sort %lld ids", (long long)n);
+    void *const memory = cf_cuda_scratch(worker, CHECKS * sizeof(int64_t));
+    if (!memory) return CFX_EMEMORY; /* cf_cuda_scratch said so */
     const checks c = launch_check(worker, p, memory);
     cf_cuda_fault *fault = cf_cuda_of(worker)->fault;
-    if (!sorts) {
+    if (!p->items) {
         const auto kernel = add_columns<T>;
         CF_LAUNCH_TEAM(kernel, cf_cuda_blocks(worker, p->column.count), CF_THREADS, worker, *p, c, fault);
         return CFX_OK;
     }
-    cf_item *items = (cf_item *)(memory + room);
+    cf_item *items = p->items;
     const int segment = cf_tile_for(n);
     CF_LAUNCH_TEAM(sort_positions, cf_cuda_blocks(worker, (n + segment - 1) / segment * CF_THREADS), CF_THREADS, worker,
                    *p, items, segment);
@@ -322,18 +320,18 @@ template <class T> cfx_status add_typed(cf_worker *worker, picking *p, int64_t p
     return CFX_OK;
 }
 
-cfx_status add_all(cf_worker *worker, picking *p, int64_t positions) {
+cfx_status add_all(cf_worker *worker, picking *p) {
     finish(&p->walk);
     finish(&p->column);
     switch (p->dtype) {
-    case CFX_BOOL: return add_typed<truth>(worker, p, positions);
-    case CFX_UINT8: return add_typed<uint8_t>(worker, p, positions);
-    case CFX_INT32: return add_typed<uint32_t>(worker, p, positions);
-    case CFX_INT64: return add_typed<uint64_t>(worker, p, positions);
-    case CFX_FLOAT16: return add_typed<cf_f16>(worker, p, positions);
-    case CFX_BFLOAT16: return add_typed<cf_bf16>(worker, p, positions);
-    case CFX_FLOAT32: return add_typed<float>(worker, p, positions);
-    default: return add_typed<double>(worker, p, positions);
+    case CFX_BOOL: return add_typed<truth>(worker, p);
+    case CFX_UINT8: return add_typed<uint8_t>(worker, p);
+    case CFX_INT32: return add_typed<uint32_t>(worker, p);
+    case CFX_INT64: return add_typed<uint64_t>(worker, p);
+    case CFX_FLOAT16: return add_typed<cf_f16>(worker, p);
+    case CFX_BFLOAT16: return add_typed<cf_bf16>(worker, p);
+    case CFX_FLOAT32: return add_typed<float>(worker, p);
+    default: return add_typed<double>(worker, p);
     }
 }
 
@@ -342,6 +340,11 @@ cfx_status add_all(cf_worker *worker, picking *p, int64_t positions) {
 cfx_status check_dtypes(const cf_view *y, const cf_view *x) {
     if (y->dtype == x->dtype) return CFX_OK;
     return cf_fail(CFX_EFAULT, "%s cannot be put into %s", cfx_dtype_name(x->dtype), cfx_dtype_name(y->dtype));
+}
+
+/* The memory that n ids of so many positions are sorted in; 0: a cf_item cannot tell those apart. */
+size_t sorting_bytes(int64_t n, int64_t positions) {
+    return positions > 0 && positions < UINT32_MAX && n < INT32_MAX / 2 ? 2 * (size_t)n * sizeof(cf_item) : 0;
 }
 
 picking picking_of(const cf_call *call, const cf_view *whole, const cf_view *part, const cf_view *ids) {
@@ -355,6 +358,7 @@ picking picking_of(const cf_call *call, const cf_view *whole, const cf_view *par
     const int64_t dim = CF_PARAMS(call, select)->dim;
     p.size = whole->ndim ? whole->shape[dim] : 1;
     p.step = whole->ndim ? whole->stride[dim] : 1;
+    p.items = (cf_item *)call->workspace;
     for (int d = 0; d < ids->ndim; d++) push(&p.flat, ids->shape[d], 0, 0, ids->stride[d], 0);
     finish(&p.flat);
     return p;
@@ -382,7 +386,7 @@ cfx_status run_index(cf_worker *worker, const cf_call *call, const cf_view *whol
         push(&p.column, part->shape[at], part->stride[at], whole->stride[d], 0, 0);
     }
     if (!adds) return take_all(worker, &p);
-    return add_all(worker, &p, n <= SHORT_WALK ? 0 : p.size);
+    return add_all(worker, &p);
 }
 
 /* All three have one rank; the ids have the part's shape. */
@@ -396,14 +400,12 @@ cfx_status run_gather(cf_worker *worker, const cf_call *call, const cf_view *who
     for (int d = 0; d < ids->ndim; d++)
         push(&p.all, ids->shape[d], part->stride[d], d == dim ? 0 : whole->stride[d], ids->stride[d], 0);
     if (!adds) return take_all(worker, &p);
-    const int64_t length = ids->ndim ? ids->shape[dim] : 1, columns = n / length;
-    if (length <= SHORT_WALK || columns >= MANY_COLUMNS || p.size == 0 || columns > (int64_t)UINT32_MAX / p.size) {
+    if (!p.items) {
         for (int d = 0; d < ids->ndim; d++)
             push(d == dim ? &p.walk : &p.column, ids->shape[d], part->stride[d], d == dim ? 0 : whole->stride[d],
                  ids->stride[d], 0);
-        return add_all(worker, &p, 0);
+        return add_all(worker, &p);
     }
-    /* Each element has a position of its own: a column's number, and the id in it. */
     int64_t number[CFX_MAX_DIMS], positions = p.size;
     for (int d = ids->ndim - 1; d >= 0; d--) {
         number[d] = d == dim ? 0 : positions;
@@ -411,7 +413,7 @@ cfx_status run_gather(cf_worker *worker, const cf_call *call, const cf_view *who
     }
     for (int d = 0; d < ids->ndim; d++)
         push(&p.walk, ids->shape[d], part->stride[d], d == dim ? 0 : whole->stride[d], ids->stride[d], number[d]);
-    return add_all(worker, &p, positions);
+    return add_all(worker, &p);
 }
 
 } // namespace
@@ -419,6 +421,12 @@ cfx_status run_gather(cf_worker *worker, const cf_call *call, const cf_view *who
 extern "C" cfx_status cf_cuda_index(cf_worker *worker, const cf_call *call) {
     CF_TRY(run_index(worker, call, cf_call_in(call, 0), &call->v[0], cf_call_in(call, 1), false));
     return cf_cuda_launched("index");
+}
+
+extern "C" size_t cf_cuda_index_add_workspace(const cf_call *call) {
+    const cf_view *whole = &call->v[0];
+    const int64_t n = cf_view_numel(cf_call_in(call, call->nin - 2));
+    return n <= SHORT_WALK ? 0 : sorting_bytes(n, whole->ndim ? whole->shape[CF_PARAMS(call, select)->dim] : 1);
 }
 
 /* y [.., size, ..] += src at (ids, src). */
@@ -431,6 +439,16 @@ extern "C" cfx_status cf_cuda_index_add(cf_worker *worker, const cf_call *call) 
 extern "C" cfx_status cf_cuda_gather(cf_worker *worker, const cf_call *call) {
     CF_TRY(run_gather(worker, call, cf_call_in(call, 0), &call->v[0], cf_call_in(call, 1), false));
     return cf_cuda_launched("gather");
+}
+
+/* Each element has a position of its own: a column's number, and the id in it. */
+extern "C" size_t cf_cuda_scatter_add_workspace(const cf_call *call) {
+    const cf_view *whole = &call->v[0], *ids = cf_call_in(call, call->nin - 2);
+    const int64_t dim = CF_PARAMS(call, select)->dim, n = cf_view_numel(ids);
+    const int64_t length = ids->ndim ? ids->shape[dim] : 1, size = whole->ndim ? whole->shape[dim] : 1;
+    if (n == 0 || length <= SHORT_WALK || size == 0) return 0;
+    const int64_t columns = n / length;
+    return columns >= MANY_COLUMNS || columns > (int64_t)UINT32_MAX / size ? 0 : sorting_bytes(n, columns * size);
 }
 
 /* y += src at (ids, src). */

@@ -130,7 +130,7 @@ template <class K> __global__ void sort_put(sorting o, const K *sorted /* [rows,
     }
 }
 
-template <class K> cfx_status sort_typed(cf_worker *worker, const sorting *o) {
+template <class K> cfx_status sort_typed(cf_worker *worker, const sorting *o, void *workspace) {
     const int64_t most = (int64_t)cf_cuda_of(worker)->sms * 16;
     if (o->n <= CF_TILE) {
         /* As many rows a block as fill it, but no fewer blocks than the device runs at once. */
@@ -142,9 +142,7 @@ template <class K> cfx_status sort_typed(cf_worker *worker, const sorting *o) {
         CF_LAUNCH_TEAM(kernel, blocks < most ? blocks : most, CF_THREADS, worker, *o, segment, group);
         return CFX_OK;
     }
-    const int64_t room = o->count * o->n;
-    K *items = (K *)cf_cuda_scratch(worker, 2 * (size_t)room * sizeof(K)), *other = items + room;
-    if (!items) return cf_fail(CFX_EMEMORY, "no memory to sort rows of %lld elements", (long long)o->n);
+    K *items = (K *)workspace, *other = items + o->count * o->n;
     /* To keep more than half of each tile would take more rounds than merging them. */
     const int keep = o->k <= CF_TILE / 2 ? (int)o->k : (int)CF_TILE;
     const auto cut = sort_cut<K>;
@@ -166,6 +164,18 @@ template <class K> cfx_status sort_typed(cf_worker *worker, const sorting *o) {
     return CFX_OK;
 }
 
+int64_t row_of(const cf_view *x) { return x->ndim ? x->shape[x->ndim - 1] : 1; }
+
+/* Whether an item of a row takes 8 bytes, not 16. */
+bool is_narrow(const cf_view *x) { return x->dtype != CFX_INT64 && x->dtype != CFX_FLOAT64 && row_of(x) < UINT32_MAX; }
+
+/* Of rows that do not fit into a tile: all items, twice. */
+size_t workspace(const cf_call *call) {
+    const cf_view *x = cf_call_in(call, 0);
+    if (row_of(x) <= CF_TILE || cf_view_numel(&call->v[0]) == 0) return 0;
+    return 2 * (size_t)cf_view_numel(x) * (is_narrow(x) ? sizeof(cf_item) : sizeof(cf_wide_item));
+}
+
 cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
     const cf_view *values = &call->v[0], *ids = &call->v[1], *x = cf_call_in(call, 0);
     if (cf_view_numel(values) == 0) return CFX_OK;
@@ -176,16 +186,19 @@ cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int fall
     o.values = rows_of(values);
     o.ids = rows_of(ids);
     o.x = rows_of(x);
-    o.n = x->ndim ? x->shape[x->ndim - 1] : 1;
+    o.n = row_of(x);
     o.count = cf_view_numel(x) / o.n;
     o.k = k;
     o.falling = falling;
-    const bool narrow = x->dtype != CFX_INT64 && x->dtype != CFX_FLOAT64 && o.n < UINT32_MAX;
-    CF_TRY(narrow ? sort_typed<cf_item>(worker, &o) : sort_typed<cf_wide_item>(worker, &o));
+    CF_TRY(is_narrow(x) ? sort_typed<cf_item>(worker, &o, call->workspace)
+                        : sort_typed<cf_wide_item>(worker, &o, call->workspace));
     return cf_cuda_launched("a kernel");
 }
 
 } // namespace
+
+extern "C" size_t cf_cuda_topk_workspace(const cf_call *call) { return workspace(call); }
+extern "C" size_t cf_cuda_sort_workspace(const cf_call *call) { return workspace(call); }
 
 extern "C" cfx_status cf_cuda_topk(cf_worker *worker, const cf_call *call) {
     return sort_rows(worker, call, CF_PARAMS(call, topk)->k, 1);
@@ -193,5 +206,5 @@ extern "C" cfx_status cf_cuda_topk(cf_worker *worker, const cf_call *call) {
 
 extern "C" cfx_status cf_cuda_sort(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, CF_PARAMS(call, sort)->descending != 0);
+    return sort_rows(worker, call, row_of(x), CF_PARAMS(call, sort)->descending != 0);
 }

@@ -30,6 +30,10 @@ typedef struct cf_worker {
  * same memory as inputs only where the row says "in place" or is elementwise. */
 typedef cfx_status (*cf_kernel)(cf_worker *worker, const cf_call *call);
 
+/* How many bytes a call's workspace has, 0 for none.  The call has all but addresses.  Host thread, when the command is
+ * dispatched. */
+typedef size_t (*cf_workspace)(const cf_call *call);
+
 typedef struct cf_backend {
     int32_t abi;         /* CFX_ABI_VERSION */
     const char *name;    /* "cpu", "cuda" */
@@ -46,7 +50,9 @@ typedef struct cf_backend {
      * that cannot begin tries again before each command, which fails with its message if it cannot either. */
     cfx_status (*thread_begin)(cf_worker *worker);
     void (*thread_end)(cf_worker *worker);
-    const cf_kernel *kernels;         /* [CF_OPS] */
+    const cf_kernel *kernels; /* [CF_OPS] */
+    /* Of a row whose kernel works in memory that grows with its views; NULL: it does not.  No row that takes a list. */
+    cf_workspace (*workspace)(cf_op op);
     const struct cf_streams *streams; /* NULL: a kernel that returns is done */
     const struct cf_link *link;       /* NULL: its devices all reach each other's memory */
     /* Says in words which device it is; device -1: the libraries it rests on, with versions.  NULL: it says nothing. */

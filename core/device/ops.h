@@ -55,12 +55,15 @@ typedef enum cf_combine {
 } cf_combine;
 
 /* v: the outputs, then the inputs; behind them the row's parameters.  dtype: what the operation computes in; inputs
- * are converted to it and results from it.  Of the rows that take a list (see ops.def) a command may hold several
- * calls, one behind the other. */
+ * are converted to it and results from it.  workspace: memory of its own, as many bytes as its kernel asked for where
+ * the team has `threads` threads, and uninitialised; NULL: none.  Of the rows that take a list (see ops.def) a command
+ * may hold several calls, one behind the other. */
 typedef struct cf_call {
     uint16_t op;
     uint8_t nout, nin, dtype;
+    uint16_t threads;
     uint32_t next; /* bytes from here to the command's next call; 0: this is the last */
+    void *workspace;
     cf_view v[];
 } cf_call;
 

@@ -11,6 +11,7 @@
 
 #include "cpu/backend.h"
 #include "cpu/cpu.h"
+#include "cpu/kernels/table.h"
 #include "queues.h"
 
 enum { DEVICES = 5 };
@@ -272,6 +273,7 @@ static const cf_backend fake = {.abi = CFX_ABI_VERSION,
                                 .thread_begin = fake_begin,
                                 .thread_end = fake_end,
                                 .kernels = cf_cpu_kernels_base,
+                                .workspace = cf_cpu_workspace_base,
                                 .streams = &fake_streams,
                                 .link = &fake_link};
 

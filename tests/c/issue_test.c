@@ -87,3 +87,32 @@ TEST(an_operation_that_is_refused_releases_what_it_was_to_make_and_keeps_what_it
     cfx_context_free(other);
     teardown();
 }
+
+TEST(a_workspace_is_of_the_pool_and_no_memory_for_it_is_an_error_of_the_call) {
+    enum { ITEMS = 1 << 18, MIB = 1 << 20 };
+    cfx_tensor x = {0}, values = {0}, ids = {0};
+    cfx_memory_info before, after;
+    context = new_context_of("cpu", 8 * MIB);
+    device = cfx_device_at(context, 0);
+    x = full(device, ITEMS, 5);
+    CHECK_STATUS(cfx_sort(&x, 0, 0, &values, &ids), CFX_EMEMORY); /* its items alone have 8 MiB */
+    CHECK(says("out of memory: 8388608 bytes asked for"));
+    CHECK(values._buffer == NULL && ids._buffer == NULL);
+    CHECK_EQ(blocks_of(device), 1);
+    cfx_release(&x);
+    cfx_context_free(context);
+
+    context = new_context("cpu");
+    device = cfx_device_at(context, 0);
+    x = full(device, ITEMS, 5);
+    cfx_memory(device, &before);
+    CHECK_STATUS(cfx_sort(&x, 0, 0, &values, &ids), CFX_OK);
+    cfx_memory(device, &after);
+    CHECK(after.peak >= before.in_use + 8 * MIB);
+    CHECK_EQ(blocks_of(device), 3);
+    CHECK_EQ(value_of(&values), 5);
+    cfx_release(&x);
+    cfx_release(&values);
+    cfx_release(&ids);
+    cfx_context_free(context);
+}

@@ -147,7 +147,7 @@ static inline const table *tables(void) {
     int n = 0;
 #ifdef CF_TEST_CUDA /* the kernels of core/cuda, run by the CPU */
     cf_emulated_begin(&worker);
-    list[n++] = (table){"cuda, emulated", cf_cuda_kernels};
+    list[n++] = (table){"cuda, emulated", cf_cuda_kernels, cf_cuda_workspace};
     list[n] = (table){0};
     return list;
 #endif
@@ -178,7 +178,11 @@ static inline call call_of(int op, int dtype, int nout, int nin, const tensor *c
     call_of(op, dtype, nout, (int)(sizeof((const tensor *[]){__VA_ARGS__}) / sizeof(tensor *)) - (nout), \
             (const tensor *[]){__VA_ARGS__})
 static inline cfx_status run(const table *t, const call *c) {
-    const cfx_status status = t->kernels[c->head.op](&worker, &c->head);
+    call copy; /* of bytes: parameters were written through pointers to their own types */
+    memcpy(&copy, c, sizeof copy);
+    /* A list is no copy, for its other calls lie behind the first. */
+    const cfx_status status =
+        c->head.next ? t->kernels[c->head.op](&worker, &c->head) : run_row(t, &worker, &copy.head);
 #ifdef CF_TEST_CUDA
     if (status == CFX_OK) return cf_emulated_fault();
 #endif

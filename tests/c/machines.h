@@ -23,7 +23,7 @@
 /* ---- machines: an instruction set and a team */
 
 typedef struct machine {
-    const cf_kernel *kernels;
+    isa rows;
     const char *isa;
     int team;
     cf_worker worker;
@@ -252,7 +252,7 @@ static inline cfx_status run_calls(machine *m, int op, int dtype, int nout, cons
         if (r->params) memcpy(cf_call_params(call), r->params, bytes);
         memcpy((char *)cf_call_params(call) + bytes, r->items, sizeof r->items);
     }
-    cfx_status status = m->kernels[op](&m->worker, (cf_call *)memory);
+    cfx_status status = run_row(&m->rows, &m->worker, (cf_call *)memory);
 #ifdef CF_TEST_CUDA
     if (status == CFX_OK) status = cf_emulated_fault();
 #endif
@@ -273,20 +273,23 @@ static inline machine *machine_at(int k) {
         cf_emulated_end(&m.worker);
         return NULL;
     }
-    m = (machine){.kernels = cf_cuda_kernels, .isa = "cuda, emulated", .team = 1, .worker = {.threads = 1}};
+    m = (machine){.rows = {"cuda, emulated", cf_cuda_kernels, cf_cuda_workspace},
+                  .isa = "cuda, emulated",
+                  .team = 1,
+                  .worker = {.threads = 1}};
     random_state = SEED;
     cf_emulated_begin(&m.worker);
     return &m;
 #endif
     const int n = isas_here(sets);
     free_views();
-    if (m.kernels) {
+    if (m.rows.kernels) {
         cf_backend_cpu()->thread_end(&m.worker);
         cf_worker_scratch_free(&m.worker);
         memset(&m, 0, sizeof m);
     }
     if (k >= TEAMS * n) return NULL;
-    m.kernels = sets[k / TEAMS].kernels;
+    m.rows = sets[k / TEAMS];
     m.isa = sets[k / TEAMS].name;
     m.worker.threads = teams[k % TEAMS];
     random_state = SEED;

@@ -9,6 +9,7 @@ extern "C" {
 #include "device/backend.h"
 
 extern const cf_kernel cf_cuda_kernels[CF_OPS]; /* NULL: not emulated (the products are a library's) */
+cf_workspace cf_cuda_workspace(cf_op op);
 void cf_emulated_begin(cf_worker *worker);
 void cf_emulated_end(cf_worker *worker);
 cfx_status cf_emulated_fault(void);

@@ -206,19 +206,21 @@ cfx_status CF_K(randint)(cf_worker *worker, const cf_call *call) {
     return run(worker, &j, 16, randint_part);
 }
 
+/* Where the ids cannot be made in place. */
+size_t CF_K(permutation_workspace)(const cf_call *call) {
+    cf_view y = call->v[0];
+    cf_view_flatten(&y);
+    return cf_direct(&y, CF_I64) ? 0 : (size_t)cf_view_numel(&y) * sizeof(int64_t);
+}
+
 cfx_status CF_K(permutation)(cf_worker *worker, const cf_call *call) {
+    (void)worker;
     cf_view y = call->v[0];
     const int64_t n = cf_view_numel(&y);
     const cf_position *at = &CF_PARAMS(call, random)->at;
-    const uint64_t stream = at->stream + (at->position << 8);
     cf_view_flatten(&y);
-    if (cf_direct(&y, CF_I64)) {
-        cf_permutation(at->seed, stream, n, y.data);
-        return CFX_OK;
-    }
-    int64_t *ids = cf_worker_scratch(worker, (size_t)n * sizeof *ids);
-    if (!ids) return cf_fail(CFX_EMEMORY, "no memory for %lld ids", (long long)n);
-    cf_permutation(at->seed, stream, n, ids);
-    CF_K(write)(&y, CF_I64, 0, n, ids);
+    int64_t *ids = call->workspace ? call->workspace : y.data;
+    cf_permutation(at->seed, at->stream + (at->position << 8), n, ids);
+    if (call->workspace) CF_K(write)(&y, CF_I64, 0, n, ids);
     return CFX_OK;
 }

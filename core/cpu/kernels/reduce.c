@@ -277,18 +277,23 @@ static void prod_part(void *context, int64_t from, int64_t to) {
     }
 }
 
+size_t CF_K(prod_bw_workspace)(const cf_call *call) {
+    const int dims = (int)CF_PARAMS(call, reduce)->dims, kept = call->v[0].ndim - dims;
+    const int64_t results = cf_shape_numel(kept, call->v[0].shape);
+    const int64_t length = cf_shape_numel(dims, call->v[0].shape + kept);
+    return (size_t)(cf_least(call->threads, results) * 2 * length) * sizeof(double);
+}
+
 cfx_status CF_K(prod_bw)(cf_worker *worker, const cf_call *call) {
     const int kept = call->v[0].ndim - (int)CF_PARAMS(call, reduce)->dims;
-    prod_job j = {.dy = *cf_call_in(call, 0)};
+    prod_job j = {.dy = *cf_call_in(call, 0), .memory = call->workspace};
     cf_view_split(cf_call_in(call, 1), kept, false, &j.kept, &j.reduced);
     cf_view_split(&call->v[0], kept, false, &j.dx_kept, &j.dx);
     cf_view_flatten(&j.dy);
     j.results = cf_view_numel(&j.kept);
     j.length = cf_view_numel(&j.reduced);
     if (!j.results || !j.length) return CFX_OK;
-    j.threads = (int)cf_least(cf_cpu_team(worker, j.results * j.length * 4), j.results);
-    j.memory = cf_worker_scratch(worker, (size_t)j.threads * 2 * (size_t)j.length * sizeof(double));
-    if (!j.memory) return cf_fail(CFX_EMEMORY, "no memory for rows of %lld", (long long)j.length);
+    j.threads = (int)cf_least(cf_least(cf_cpu_team(worker, j.results * j.length * 4), call->threads), j.results);
     CF_K(parallel)(j.threads, j.threads, 1, prod_part, &j);
     return CFX_OK;
 }

@@ -141,12 +141,18 @@ typedef struct sorting {
     const cf_view *values, *ids, *x;
     int64_t n, k;
     int falling, heap, bytes;
-    item *items; /* [team][2 n], or with a heap [team][k] */
+    item *items; /* [team][items_of(n, k)] */
 } sorting;
+
+/* A heap is worth it for up to one value in HEAP_SHARE. */
+enum { HEAP_SHARE = 8, SORT_COST = 16 };
+static int takes_heap(int64_t n, int64_t k) { return k * HEAP_SHARE <= n; }
+/* That a thread works on. */
+static int64_t items_of(int64_t n, int64_t k) { return takes_heap(n, k) ? k : 2 * n; }
 
 static void sort_part(void *context, int64_t from, int64_t to) {
     const sorting *o = context;
-    item *mine = o->items + omp_get_thread_num() * (o->heap ? o->k : 2 * o->n);
+    item *mine = o->items + omp_get_thread_num() * items_of(o->n, o->k);
     for (int64_t r = from; r < to; r++) {
         const cf_view row = cf_row(o->x, r);
         const item *sorted = mine;
@@ -160,8 +166,7 @@ static void sort_part(void *context, int64_t from, int64_t to) {
     }
 }
 
-/* A heap is worth it for up to one value in HEAP_SHARE. */
-enum { HEAP_SHARE = 8, SORT_COST = 16 };
+static int64_t row_of(const cf_view *x) { return x->ndim ? x->shape[x->ndim - 1] : 1; }
 
 static cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, int falling) {
     cf_view views[3] = {call->v[0], call->v[1], *cf_call_in(call, 0)};
@@ -178,15 +183,23 @@ static cfx_status sort_rows(cf_worker *worker, const cf_call *call, int64_t k, i
                  .n = n,
                  .k = k,
                  .falling = falling,
-                 .heap = k * HEAP_SHARE <= n,
+                 .heap = takes_heap(n, k),
+                 .items = call->workspace,
                  .bytes = cf_compute_of(views[2].dtype) == CF_F32 ? 4 : 8};
     const int64_t rows = cf_view_numel(&views[2]) / n;
-    const int team = cf_cpu_team(worker, rows * n * SORT_COST);
-    o.items = cf_worker_scratch(worker, (size_t)team * sizeof(item) * (size_t)(o.heap ? k : 2 * n));
-    if (!o.items) return cf_fail(CFX_EMEMORY, "no memory to sort rows of %lld elements", (long long)n);
+    const int team = (int)cf_least(cf_cpu_team(worker, rows * n * SORT_COST), call->threads);
     CF_K(parallel)(team, rows, 1, sort_part, &o);
     return CFX_OK;
 }
+
+static size_t workspace(const cf_call *call, int64_t k) {
+    const int64_t n = row_of(cf_call_in(call, 0));
+    return cf_view_numel(&call->v[0]) ? (size_t)(call->threads * items_of(n, k)) * sizeof(item) : 0;
+}
+
+size_t CF_K(topk_workspace)(const cf_call *call) { return workspace(call, CF_PARAMS(call, topk)->k); }
+
+size_t CF_K(sort_workspace)(const cf_call *call) { return workspace(call, row_of(cf_call_in(call, 0))); }
 
 cfx_status CF_K(topk)(cf_worker *worker, const cf_call *call) {
     return sort_rows(worker, call, CF_PARAMS(call, topk)->k, 1);
@@ -194,5 +207,5 @@ cfx_status CF_K(topk)(cf_worker *worker, const cf_call *call) {
 
 cfx_status CF_K(sort)(cf_worker *worker, const cf_call *call) {
     const cf_view *x = cf_call_in(call, 0);
-    return sort_rows(worker, call, x->ndim ? x->shape[x->ndim - 1] : 1, CF_PARAMS(call, sort)->descending != 0);
+    return sort_rows(worker, call, row_of(x), CF_PARAMS(call, sort)->descending != 0);
 }

@@ -1,4 +1,6 @@
 /* table.c: the kernel of each row, for one instruction set.  A row without one fails to link. */
+#include "cpu/kernels/table.h"
+
 #include "cpu/cpu.h"
 
 /* Elementwise rows share one engine, and so do reductions and losses. */
@@ -19,3 +21,17 @@ const cf_kernel CF_PASTE(cf_cpu_kernels, CF_ISA)[CF_OPS] = {
 #include "device/ops.def"
 #undef CF_OP
 };
+
+#define WORKSPACES(ROW) ROW(permutation) ROW(topk) ROW(sort) ROW(prod_bw)
+
+#define DECLARE(name) size_t CF_K(name##_workspace)(const cf_call *call);
+WORKSPACES(DECLARE)
+
+cf_workspace CF_PASTE(cf_cpu_workspace, CF_ISA)(cf_op op) {
+    switch (op) {
+#define CASE(name) \
+    case CF_OP_##name: return CF_K(name##_workspace);
+        WORKSPACES(CASE)
+    default: return NULL;
+    }
+}
