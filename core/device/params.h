@@ -53,7 +53,8 @@ typedef struct cf_arange_params {
     double start, step;
 } cf_arange_params;
 
-/* Where a random sequence begins: the words of `stream` of `seed`, from `position` on. */
+/* Where a random sequence begins: the words of `stream` of `seed`, from `position` on.  It stands first in each kind that
+ * has one, so that a command which is run again can be given another. */
 typedef struct cf_position {
     uint64_t seed, stream, position;
 } cf_position;
