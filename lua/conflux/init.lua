@@ -39,6 +39,7 @@ merge(require "conflux.gradient")
 merge(require "conflux.replicas")
 merge(require "conflux.files")
 cf.nn       = require "conflux.nn"
+cf.zoo      = require "conflux.zoo"
 cf.optim    = require "conflux.optim"
 cf.data     = require "conflux.data"
 cf.metrics  = require "conflux.metrics"
@@ -46,7 +47,7 @@ cf.progress = require "conflux.progress"
 
 local names = require "conflux.names"
 names.guard(cf, "cf.")
-for _, room in ipairs {"nn", "optim", "data", "metrics", "tree"} do names.guard(cf[room], room .. ".") end
+for _, room in ipairs {"nn", "zoo", "optim", "data", "metrics", "tree"} do names.guard(cf[room], room .. ".") end
 names.guard(cf.nn.init, "nn.init.")
 names.guard(cf.data.transforms, "data.transforms.")
 names.add(tensor, "x:") -- tensors raise by themselves, behind their fields

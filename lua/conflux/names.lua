@@ -14,9 +14,10 @@ local names = {}
 
 -- PyTorch's, Flux's and Torch's names, in lower case, and ours for them.  A text that begins with "Conflux" stands for
 -- itself, others follow "here it is".
-local CONVOLUTION, POOLING = "Conflux has no convolution yet", "Conflux has no pooling yet"
+local CONVOLUTION, TRANSPOSED = "nn.Conv(in, out, kernel), over [n, h, w, c]", "nn.ConvTranspose(in, out, kernel)"
+local DIMENSIONS = "Conflux has convolutions and pools over images alone: nn.Conv of [n, 1, length, channels]"
+local BATCHNORM, GLOBAL = "nn.BatchNorm(n), over the last dimension", "nn.GlobalMeanPool()"
 local RECURRENT, ATTENTION = "Conflux has no recurrent layers yet", "Conflux has no attention layer yet"
-local BATCHNORM = "Conflux has no batch normalisation yet; there is nn.LayerNorm"
 local GRADIENT = "Conflux differentiates a function: loss, gradient = cf.withgradient(f, model)"
 local FRESH = "Conflux makes a fresh gradient in each call of cf.withgradient: nothing has to be zeroed"
 local MOVE = "device(x), with device = cf.device 'cuda:0'; or x:to 'cpu'"
@@ -28,11 +29,13 @@ local SCHEDULE = "a function of the update count as the rate, such as optim.cosi
 
 local THEIRS = {
   -- layers
-  linear = "nn.Dense(in, out)", conv = CONVOLUTION, conv1d = CONVOLUTION, conv2d = CONVOLUTION,
-  conv3d = CONVOLUTION, convtranspose = CONVOLUTION, convtranspose2d = CONVOLUTION, depthwiseconv = CONVOLUTION,
-  spatialconvolution = CONVOLUTION, maxpool = POOLING, maxpool2d = POOLING, meanpool = POOLING, avgpool2d = POOLING,
-  globalmeanpool = POOLING, adaptiveavgpool2d = POOLING, spatialmaxpooling = POOLING, batchnorm = BATCHNORM,
-  batchnorm1d = BATCHNORM, batchnorm2d = BATCHNORM, groupnorm = "Conflux has no group normalisation yet",
+  linear = "nn.Dense(in, out)", conv1d = DIMENSIONS, conv2d = CONVOLUTION, conv3d = DIMENSIONS,
+  spatialconvolution = CONVOLUTION, depthwiseconv = "nn.Conv(n, n, kernel, {groups = n})",
+  convtranspose2d = TRANSPOSED, spatialfullconvolution = TRANSPOSED, maxpool2d = "nn.MaxPool(kernel)",
+  spatialmaxpooling = "nn.MaxPool(kernel)", avgpool2d = "nn.MeanPool(kernel)", avgpool = "nn.MeanPool(kernel)",
+  spatialaveragepooling = "nn.MeanPool(kernel)", adaptiveavgpool2d = "nn.AdaptiveMeanPool(size)",
+  adaptivemeanpool2d = "nn.AdaptiveMeanPool(size)", globalavgpool = GLOBAL, globalaveragepooling = GLOBAL,
+  batchnorm1d = BATCHNORM, batchnorm2d = BATCHNORM, spatialbatchnormalization = BATCHNORM,
   rnn = RECURRENT, lstm = RECURRENT, gru = RECURRENT, multiheadattention = ATTENTION, attention = ATTENTION,
   transformer = ATTENTION, scaled_dot_product_attention = ATTENTION, sequential = "nn.Chain(..)",
   modulelist = "a list in a Lua table", moduledict = "a Lua table", module = "nn.layer 'Name'",
@@ -110,7 +113,9 @@ local OPTIONS = {
   axis = "the dimension is an argument of its own", dim = "the dimension is an argument of its own",
   dims = "the dimension is an argument of its own", keepdims = "keepdim", unbiased = "correction",
   label_smoothing = "smoothing", ignore_index = "ignore", map_location = "device",
-  elementwise_affine = "affine", requires_grad = "a float tensor that a model holds is a parameter",
+  elementwise_affine = "affine", padding = "pad", output_padding = "output_pad", track_running_stats = "track",
+  count_include_pad = "count_pad",
+  num_classes = "classes", requires_grad = "a float tensor that a model holds is a parameter",
 }
 
 -- Other names of dtypes, and ours for them.

@@ -173,8 +173,17 @@ local LAYERS = {
   Embedding = function() return nn.Embedding(2, 2) end,
   Dropout = function() return nn.Dropout(0.5) end,
   Flatten = function() return nn.Flatten() end,
+  Conv = function() return nn.Conv(2, 2, {2, 1}, "relu", {pad = {0, 1, 0, 0}}) end,
+  ConvTranspose = function() return nn.ConvTranspose(2, 2, 2, "relu", {stride = 2, output_pad = 1}) end,
+  BatchNorm = function() return nn.BatchNorm(2, "relu") end,
+  MaxPool = function() return nn.MaxPool(2, {pad = 1}) end,
+  MeanPool = function() return nn.MeanPool({2, 1}) end,
+  AdaptiveMeanPool = function() return nn.AdaptiveMeanPool({1, 2}) end,
+  GlobalMeanPool = function() return nn.GlobalMeanPool() end,
 }
-local INPUTS = {Embedding = function() return cf.zeros(2, {dtype = "int64"}) end}
+local function image() return cf.ones(1, 2, 2, 2) end
+local INPUTS = {Embedding = function() return cf.zeros(2, {dtype = "int64"}) end, Conv = image, ConvTranspose = image,
+  MaxPool = image, MeanPool = image, AdaptiveMeanPool = image, GlobalMeanPool = image}
 
 -- Uses of a layer: each is a way to its fields.
 local function uses_of(layer, x)
@@ -289,10 +298,25 @@ local function is_class(t)
   return rawget(t, "__layer") ~= nil
 end
 
+-- Networks are as large as they are unless told: a narrow one of each, with one hostile option.
+local function try_network(name, f)
+  io.stderr:write(name, "\n")
+  for _, option in ipairs(options_of(f)) do
+    for _, h in ipairs(hostile_values()) do
+      try(name, f, ("{%s = %s}"):format(option, h[1]), {width = 1, classes = 2, [option] = h[2]})
+    end
+  end
+  for _, h in ipairs(hostile_values()) do
+    if type(h[2]) ~= "table" and h[2] ~= nil then try(name, f, h[1], h[2]) end
+  end
+end
+
 local function visit(path, t)
   for _, name in ipairs(sorted(t)) do
     local v, full = t[name], path .. "." .. name
-    if type(v) == "function" then
+    if path == "cf.zoo" and name:find "%d$" then
+      try_network(full, v)
+    elseif type(v) == "function" then
       try_all(full, v)
     elseif type(v) == "table" and is_class(v) then
       try_all(full, v)

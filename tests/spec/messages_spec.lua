@@ -268,7 +268,7 @@ describe("a name that does not exist", function()
 
   it("is answered with ours, if it is another library's", function()
     says("conflux: there is no 'nn.Linear'; here it is nn.Dense(in, out)", function() return nn.Linear end)
-    says("conflux: there is no 'nn.Conv2d': Conflux has no convolution yet", function() return nn.Conv2d end)
+    says("conflux: there is no 'nn.Conv2d'; here it is nn.Conv(in, out, kernel)", function() return nn.Conv2d end)
     says("conflux: there is no 'cf.cat'; here it is cf.concat(list, d)", function() return cf.cat end)
     says("conflux: there is no 'optim.SGD'; here it is optim.Descent(lr), or", function() return optim.SGD end)
     local x = cf.ones(2)

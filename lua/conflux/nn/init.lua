@@ -4,15 +4,14 @@
 -- @module conflux.nn
 local each = require("conflux.core").each
 local init = require "conflux.nn.initializers"
-local layers = require "conflux.nn.layers"
-local losses = require "conflux.nn.losses"
 local module = require "conflux.nn.module"
 
 local nn = {
   init = init, layer = module.layer, buffer = module.buffer, parameters = module.parameters,
   train = module.train, eval = module.eval, freeze = module.freeze, unfreeze = module.unfreeze,
 }
-for name, class in each, layers do nn[name] = class end
-for name, loss in each, losses do nn[name] = loss end
+for _, part in ipairs {"layers", "conv", "norm", "pool", "fold", "losses"} do
+  for name, v in each, require("conflux.nn." .. part) do nn[name] = v end
+end
 
 return nn

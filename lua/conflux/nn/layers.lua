@@ -3,6 +3,7 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local activations = require "conflux.nn.activations"
+local arguments = require "conflux.nn.arguments"
 local fields = require "conflux.nn.fields"
 local init = require "conflux.nn.initializers"
 local module = require "conflux.nn.module"
@@ -12,44 +13,7 @@ local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local apply, fused = activations.apply, activations.fused
 local rawget, select, tonumber, tostring, type = rawget, select, tonumber, tostring, type
 
-local layer = module.layer
-
-local function act_text(act)
-  if act == nil then return "" end
-  return ", " .. (type(act) == "string" and act or type(act) == "function" and "function" or tostring(act))
-end
-
--- Reads `act?, options?`.
-local function read_act(fname, known, act, o)
-  if o == nil and type(act) == "table" and not module.is_layer(act) then act, o = nil, act end
-  return activations.check(fname, "act", act), check.options(fname, o, known)
-end
-
-local function check_made(fname, t, shape)
-  local fits = is_tensor(t) and t._ndim == #shape
-  for d = 1, fits and #shape or 0 do fits = fits and t._shape[d - 1] == shape[d] end
-  if not fits then
-    check.arg(fname, "init", ("a function that makes a tensor [%s]"):format(table.concat(shape, ", ")),
-      check.describe(t))
-  end
-  return t
-end
-
-local function check_init(fname, f, default)
-  if f == nil then return default end
-  if type(f) ~= "function" then check.arg(fname, "init", "a function of sizes, such as nn.init.kaiming_normal", f) end
-  return f
-end
-
--- Settles a failed call of C's by a layer: a forgotten device(x) is no fault of the weight's.
-local function settle_layer(class, x, weight, st, ...)
-  local here, there = C.cfx_tensor_device(x), weight ~= nil and C.cfx_tensor_device(weight) or nil
-  if here ~= nil and there ~= nil and here ~= there then
-    check.fail(class.__layer, "argument 'x' is on %s, the layer on %s: use device(x)", core.find_device(here).name,
-      core.find_device(there).name)
-  end
-  return settle(st, ...)
-end
+local layer, settle_layer = module.layer, arguments.settle
 
 -- ---- Dense --------------------------------------------------------------------------------------------------
 
@@ -70,9 +34,9 @@ local check_dense = fields.declare(Dense, {
 function Dense:init(n_in, n_out, act, o)
   check.integer("Dense", "in", n_in, 1)
   check.integer("Dense", "out", n_out, 1)
-  act, o = read_act("Dense", {"bias", "init"}, act, o)
-  local has_bias = o.bias == nil or check.boolean("Dense", "bias", o.bias)
-  self.weight = check_made("Dense", check_init("Dense", o.init, init.glorot_uniform)(n_out, n_in), {n_out, n_in})
+  act, o = arguments.act("Dense", {"bias", "init"}, act, o)
+  local has_bias = arguments.flag("Dense", "bias", o.bias)
+  self.weight = arguments.weight("Dense", o.init, init.glorot_uniform, {n_out, n_in})
   if has_bias then self.bias = init.zeros(n_out) end
   self.act = act
 end
@@ -92,7 +56,7 @@ function Dense:describe()
   check_dense("describe", self)
   local w = self.weight
   if w._ndim ~= 2 then return "Dense" end
-  return ("Dense(%d, %d%s%s)"):format(tonumber(w._shape[1]), tonumber(w._shape[0]), act_text(self.act),
+  return ("Dense(%d, %d%s%s)"):format(tonumber(w._shape[1]), tonumber(w._shape[0]), arguments.act_text(self.act),
     self.bias and "" or ", {bias = false}")
 end
 
@@ -127,6 +91,37 @@ function Chain:forward(x)
     if type(f) ~= "string" then x = f(x) elseif f ~= "identity" then x = apply(f, x) end
   end
   return x
+end
+
+-- What nn.fold calls on a copy of a container, and what it gives to it.
+local function check_fold(class, fold)
+  if type(fold) ~= "function" then check.wrong(class.__layer, "fold", "the function that nn.fold gives", fold) end
+end
+
+--- Folds the members, and each into the one before it where that can do both: nn.fold calls this.
+---@param fold function
+---@return conflux.Chain self
+function Chain:folded(fold)
+  check_chain("folded", self)
+  check_fold(Chain, fold)
+  local kept = {}
+  for i = 1, #self do
+    local member = fold(self[i])
+    local joined = #kept > 0 and fold(kept[#kept], member) or nil
+    kept[joined and #kept or #kept + 1] = joined or member
+  end
+  for i = 1, #self do self[i] = kept[i] end
+  return self
+end
+
+-- Folds the members of a container, each for itself.
+local function fold_members(class, check_self)
+  return function(self, fold)
+    check_self("folded", self)
+    check_fold(class, fold)
+    for i = 1, #self do self[i] = fold(self[i]) end
+    return self
+  end
 end
 
 local CONNECTIONS = {
@@ -170,6 +165,8 @@ function SkipConnection:forward(x)
   return connect(run(self[1], x), x)
 end
 
+SkipConnection.folded = fold_members(SkipConnection, check_skipconnection)
+
 ---@class conflux.Parallel: conflux.Module
 local Parallel = layer "Parallel"
 local check_parallel = fields.declare(Parallel, {connection = fields.connection}, true)
@@ -203,68 +200,7 @@ function Parallel:forward(...)
   return y
 end
 
--- ---- LayerNorm ----------------------------------------------------------------------------------------------
-
----@class conflux.LayerNorm: conflux.Module
----@field weight? conflux.Tensor
----@field bias? conflux.Tensor
-local LayerNorm = layer "LayerNorm"
-local check_layernorm = fields.declare(LayerNorm, {
-  weight = fields.tensor_or_nil, bias = fields.tensor_or_nil, eps = fields.number, shape = fields.sizes_or_nil,
-})
-
---- Normalises over the last dimensions, those of `shape`, to mean 0 and variance 1, then scales and shifts by a weight
--- and a bias (Ba et al. 2016).
----@param shape integer|integer[]
----@param o? {eps: number?, affine: boolean?}  default: 1e-5, true
-function LayerNorm:init(shape, o)
-  if type(shape) == "number" then shape = {shape} end
-  check.shape("LayerNorm", "shape", shape)
-  if #shape == 0 then check.arg("LayerNorm", "shape", "at least one size", "none") end
-  o = check.options("LayerNorm", o, {"eps", "affine"})
-  self.eps = check.number("LayerNorm", "eps", o.eps or 1e-5)
-  if o.affine == nil or check.boolean("LayerNorm", "affine", o.affine) then
-    self.weight, self.bias = init.ones(shape), init.zeros(shape)
-  else
-    self.shape = {}
-    for d = 1, #shape do self.shape[d] = shape[d] end
-  end
-end
-
-local function normalise(x, gamma, beta, eps)
-  local out = new()
-  local st = C.cfx_layernorm(x, gamma, beta, eps, out)
-  if st ~= 0 then settle_layer(LayerNorm, x, gamma, st, C.cfx_layernorm, x, gamma, beta, eps, out) end
-  return out
-end
-
-function LayerNorm:forward(x)
-  check_layernorm("forward", self)
-  if not is_tensor(x) then check.wrong("LayerNorm", "x", "a tensor", x) end
-  local weight, bias, sizes = rawget(self, "weight"), rawget(self, "bias"), rawget(self, "shape")
-  if (weight == nil) ~= (bias == nil) or weight == nil and sizes == nil then
-    check.fail("LayerNorm", "expected the fields weight and bias, or shape alone")
-  end
-  if weight then return normalise(x, weight, bias, self.eps) end
-  local n = #sizes
-  local lead, rows, columns = x._ndim - n, 1, 1
-  for d = 1, n do
-    if lead < 0 or x._shape[lead + d - 1] ~= sizes[d] then
-      check.arg("LayerNorm", "x", ("[.., %s]"):format(table.concat(sizes, ", ")), check.describe(x))
-    end
-    columns = columns * sizes[d]
-  end
-  if n == 1 then return normalise(x, nil, nil, self.eps) end
-  for d = 0, lead - 1 do rows = rows * tonumber(x._shape[d]) end
-  return normalise(x:reshape(rows, columns), nil, nil, self.eps):reshape(x.shape)
-end
-
-function LayerNorm:describe()
-  check_layernorm("describe", self)
-  local sizes = self.weight and self.weight.shape or self.shape or {}
-  local text = #sizes == 1 and tostring(sizes[1]) or ("{%s}"):format(table.concat(sizes, ", "))
-  return ("LayerNorm(%s%s)"):format(text, self.weight and "" or ", {affine = false}")
-end
+Parallel.folded = fold_members(Parallel, check_parallel)
 
 -- ---- Embedding, Dropout, Flatten ----------------------------------------------------------------------------
 
@@ -282,7 +218,7 @@ function Embedding:init(n, size, o)
   check.integer("Embedding", "n", n, 1)
   check.integer("Embedding", "size", size, 1)
   o = check.options("Embedding", o, {"init"})
-  self.weight = check_made("Embedding", check_init("Embedding", o.init, init.normal)(n, size), {n, size})
+  self.weight = arguments.weight("Embedding", o.init, init.normal, {n, size})
 end
 
 function Embedding:forward(ids)
@@ -355,6 +291,6 @@ function Flatten.describe()
 end
 
 return {
-  Dense = Dense, Chain = Chain, SkipConnection = SkipConnection, Parallel = Parallel, LayerNorm = LayerNorm,
-  Embedding = Embedding, Dropout = Dropout, Flatten = Flatten,
+  Dense = Dense, Chain = Chain, SkipConnection = SkipConnection, Parallel = Parallel, Embedding = Embedding,
+  Dropout = Dropout, Flatten = Flatten,
 }

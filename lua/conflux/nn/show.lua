@@ -82,13 +82,22 @@ local function value_text(v)
   return tostring(v)
 end
 
+-- A list of numbers, as a layer's sizes: its description tells them.
+local function is_sizes(t)
+  for _, v in each, t do
+    if type(v) ~= "number" then return false end
+  end
+  return getmetatable(t) == nil
+end
+
 -- Does it print on lines of its own: has it layers or tables in it, or tensors that nobody describes?
 local function is_open(x)
-  for _, v in each, x do
-    if type(v) == "table" then return true end
-  end
   local mt = getmetatable(x)
-  if type(mt) == "table" and mt.describe then return false end
+  local describes = type(mt) == "table" and mt.describe ~= nil
+  for _, v in each, x do
+    if type(v) == "table" and not (describes and is_sizes(v)) then return true end
+  end
+  if describes then return false end
   for _, v in each, x do
     if is_tensor(v) then return true end
   end
