@@ -395,6 +395,12 @@ typedef struct cfx_batch_state {
  * cumulative mean, 1 / count), count rises by one; else by the running ones. */
 CFX_API cfx_status cfx_batchnorm(const cfx_tensor *x, const cfx_batch_state *state, const cfx_tensor *residual,
                                  int32_t act, double eps, double momentum, int32_t training, cfx_tensor *out);
+/* Over each sample's groups of channels (Wu & He 2018): x [n, .., c], gamma and beta [c], or NULL both. */
+CFX_API cfx_status cfx_groupnorm(const cfx_tensor *x, const cfx_tensor *gamma, const cfx_tensor *beta, int64_t groups,
+                                 double eps, cfx_tensor *out);
+/* Bytes as numbers: float32 x scale + shift of x [.., c] uint8, by scale and shift [c] float32.  It has no gradient. */
+CFX_API cfx_status cfx_normalise(const cfx_tensor *x, const cfx_tensor *scale, const cfx_tensor *shift,
+                                 cfx_tensor *out);
 /* The largest of each window of x [n, height, width, c]; what lies in the pad is -inf.  A NaN passes, and of equals
  * the first takes the gradient. */
 CFX_API cfx_status cfx_maxpool(const cfx_tensor *x, const cfx_window *window, cfx_tensor *out);
@@ -402,6 +408,11 @@ CFX_API cfx_status cfx_maxpool(const cfx_tensor *x, const cfx_window *window, cf
 CFX_API cfx_status cfx_meanpool(const cfx_tensor *x, const cfx_window *window, int32_t count_pad, cfx_tensor *out);
 /* To [n, height, width, c]: the means of windows from floor(i in / out) to ceil((i + 1) in / out). */
 CFX_API cfx_status cfx_adaptive_meanpool(const cfx_tensor *x, int64_t height, int64_t width, cfx_tensor *out);
+/* Images of another size, [n, height, width, c]: of the nearest pixels, or bilinear between four; PyTorch's interpolate.
+ * scale: its scale_factor of height and width, or 0: the ratio of the sizes.  align_corners: the corners' centres stay
+ * where they are. */
+CFX_API cfx_status cfx_upsample(const cfx_tensor *x, int64_t height, int64_t width, const double scale[2],
+                                int32_t bilinear, int32_t align_corners, cfx_tensor *out);
 /* Zeroes with probability p and scales the rest by 1 / (1 - p) (Srivastava et al. 2014). */
 CFX_API cfx_status cfx_dropout(const cfx_tensor *x, double p, int32_t stream, cfx_tensor *out);
 

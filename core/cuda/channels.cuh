@@ -9,21 +9,23 @@
 
 #include "cuda/rows.cuh"
 
-typedef struct cf_channels {
+typedef struct cf_channel_grid {
     int64_t samples, rows, c, groups;
     int64_t block_rows, blocks; /* of a sample */
-} cf_channels;
+} cf_channel_grid;
 
-static inline cf_channels cf_channels_of(int64_t samples, int64_t rows, int64_t c, int64_t groups) {
-    cf_channels g = {samples, rows, c, groups, cf_row_block(rows), cf_row_blocks(rows)};
+static inline cf_channel_grid cf_channels_of(int64_t samples, int64_t rows, int64_t c, int64_t groups) {
+    cf_channel_grid g = {samples, rows, c, groups, cf_row_block(rows), cf_row_blocks(rows)};
     return g;
 }
 /* How many partial sums there are of one kind. */
-__host__ __device__ static inline int64_t cf_channels_room(const cf_channels &g) { return g.samples * g.blocks * g.c; }
+__host__ __device__ static inline int64_t cf_channels_room(const cf_channel_grid &g) {
+    return g.samples * g.blocks * g.c;
+}
 
 /* The work: what lies where no view is is NULL. */
 typedef struct cf_channel_job {
-    cf_channels g;
+    cf_channel_grid g;
     cf_view x, y, residual, dy, dx, dresidual; /* [samples rows, c] */
     cf_view mean, variance;                    /* of samples groups */
     cf_view gamma, beta;                       /* [c] */
@@ -38,7 +40,8 @@ typedef struct cf_channel_job {
 enum { CF_GATE_NONE, CF_GATE_OUTPUT, CF_GATE_INPUT };
 
 /* This thread's part of a strip, of rows of the whole matrix. */
-template <int N> __device__ inline cf_strip_part cf_channel_part(const cf_channels &g, int64_t item, int64_t *sample) {
+template <int N>
+__device__ inline cf_strip_part cf_channel_part(const cf_channel_grid &g, int64_t item, int64_t *sample) {
     const int64_t of_sample = g.blocks * cf_strips<N>(g.c);
     cf_strip_part p = cf_strip_part_of<N>(item % of_sample, g.rows, g.c, g.block_rows);
     *sample = item / of_sample;
@@ -46,14 +49,14 @@ template <int N> __device__ inline cf_strip_part cf_channel_part(const cf_channe
     p.end += *sample * g.rows;
     return p;
 }
-template <int N> __host__ __device__ static inline int64_t cf_channel_items(const cf_channels &g) {
+template <int N> __host__ __device__ static inline int64_t cf_channel_items(const cf_channel_grid &g) {
     return g.samples * g.blocks * cf_strips<N>(g.c);
 }
 
 /* The numbers of N channels of a sample. */
-template <class C, int N> struct cf_channel_numbers {
+template <class C, int N> struct cf_channel_coefficients {
     C mean[N], scale[N], shift[N];
-    __device__ cf_channel_numbers(const cf_channel_job &j, int64_t sample, int64_t col) {
+    __device__ cf_channel_coefficients(const cf_channel_job &j, int64_t sample, int64_t col) {
         for (int k = 0; k < N; k++) {
             const int64_t c = col + k < j.g.c ? col + k : j.g.c - 1,
                           at = sample * j.g.groups + c / (j.g.c / j.g.groups);
@@ -114,7 +117,7 @@ template <class M, int N> __global__ void cf_channel_slopes(const cf_channel_job
     for (int64_t item = blockIdx.x; item < cf_channel_items<N>(j.g); item += gridDim.x) {
         int64_t sample;
         const cf_strip_part p = cf_channel_part<N>(j.g, item, &sample);
-        const cf_channel_numbers<C, N> numbers(j, sample, p.col);
+        const cf_channel_coefficients<C, N> numbers(j, sample, p.col);
         double sums[N] = {}, sums_x[N] = {};
         for (int64_t r = p.from; r < p.end && p.col < j.g.c; r += CF_STRIP_LANES) {
             const cf_items<C, N> dy = cf_row_span<M, N>(j.dy, r).items(p.col),
@@ -153,7 +156,7 @@ __device__ static inline cf_channel_join cf_channel_join_of(const cf_channel_job
 /* Calls finish(sample, channel, mean, sum of squares). */
 template <class F> __global__ void cf_channel_join_moments(const cf_channel_job j, const F finish) {
     __shared__ double room[CF_THREADS], means[CF_WARP];
-    const cf_channels g = j.g;
+    const cf_channel_grid g = j.g;
     for (int64_t item = blockIdx.x; item < g.samples * cf_strips<1>(g.c); item += gridDim.x) {
         const cf_channel_join t = cf_channel_join_of(j, item);
         const auto rows = [&](int64_t b) {
@@ -196,7 +199,7 @@ template <class M, int N> __global__ void cf_channel_map(const cf_channel_job j)
     for (int64_t item = blockIdx.x; item < cf_channel_items<N>(j.g); item += gridDim.x) {
         int64_t sample;
         const cf_strip_part p = cf_channel_part<N>(j.g, item, &sample);
-        const cf_channel_numbers<C, N> numbers(j, sample, p.col);
+        const cf_channel_coefficients<C, N> numbers(j, sample, p.col);
         for (int64_t r = p.from; r < p.end && p.col < j.g.c; r += CF_STRIP_LANES) {
             cf_items<C, N> x = cf_row_span<M, N>(j.x, r).items(p.col), residual = {};
             if (j.residual.data) residual = cf_row_span<M, N>(j.residual, r).items(p.col);
@@ -215,7 +218,7 @@ template <class M, int N> __global__ void cf_channel_gradient(const cf_channel_j
     for (int64_t item = blockIdx.x; item < cf_channel_items<N>(j.g); item += gridDim.x) {
         int64_t sample;
         const cf_strip_part p = cf_channel_part<N>(j.g, item, &sample);
-        const cf_channel_numbers<C, N> numbers(j, sample, p.col);
+        const cf_channel_coefficients<C, N> numbers(j, sample, p.col);
         C flat[N] = {}, slope[N] = {};
         for (int k = 0; j.first && k < N; k++) {
             const int64_t at = sample * j.g.c + (p.col + k < j.g.c ? p.col + k : j.g.c - 1);
@@ -270,7 +273,7 @@ template <class M> static void cf_run_map(cf_worker *worker, const cf_channel_jo
 template <class M> static void cf_run_gradient(cf_worker *worker, const cf_channel_job &j, bool wide) {
     CF_CHANNELS_LAUNCH(CF_LAUNCH, cf_channel_gradient, M, worker, j, wide);
 }
-static inline int64_t cf_join_blocks(cf_worker *worker, const cf_channels &g) {
+static inline int64_t cf_join_blocks(cf_worker *worker, const cf_channel_grid &g) {
     return cf_cuda_blocks(worker, g.samples * cf_strips<1>(g.c) * CF_THREADS);
 }
 

@@ -3,7 +3,7 @@
  * A thread makes a pixel's channel, or the N of 16 bytes.  A gradient is gathered: each pixel of the input goes over the
  * windows that have it, in order.
  */
-#include "cuda/items.cuh"
+#include "cuda/pixels.cuh"
 
 extern "C" {
 #include "device/windows.h"
@@ -12,27 +12,12 @@ extern "C" {
 namespace {
 
 typedef struct job {
-    cf_view y, x, tap; /* packed; what is made, of what; tap: data NULL: there is none */
+    cf_pixel_job p;
+    cf_view tap; /* packed; data NULL: there is none */
     cf_axis h, w;
-    int64_t c, elements; /* elements: of y */
     int count_pad;
 } job;
 
-/* Element e of images of height and width. */
-typedef struct spot {
-    int64_t image, row, col, channel;
-} spot;
-__device__ static inline spot spot_of(int64_t e, int64_t height, int64_t width, int64_t c) {
-    const int64_t pixel = e / c;
-    return spot{pixel / width / height, pixel / width % height, pixel % width, e % c};
-}
-__device__ static inline int64_t place(const spot &s, int64_t height, int64_t width, int64_t row, int64_t col,
-                                       int64_t c) {
-    return ((s.image * height + row) * width + col) * c + s.channel;
-}
-template <class M, int N> __device__ cf_span<M, N> span_of(const cf_view &v, int64_t n) {
-    return cf_span<M, N>(v, 0, 1, n);
-}
 __device__ static inline int64_t tap_at(const job &j, int64_t e) {
     return j.tap.dtype == CFX_UINT8 ? ((const uint8_t *)j.tap.data)[e] : ((const int32_t *)j.tap.data)[e];
 }
@@ -43,16 +28,16 @@ __device__ static inline void put_tap(const job &j, int64_t e, int64_t tap) {
 
 template <class M, int N> __global__ void largest(const job j) {
     typedef typename M::C C;
-    const auto x = span_of<M, N>(j.x, INT64_MAX), y = span_of<M, N>(j.y, j.elements);
-    for (CF_EACH(item, j.elements / N)) {
-        const spot s = spot_of(item * N, j.h.out, j.w.out, j.c);
+    const cf_span<M, N> x = cf_pixels_in<M, N>(j.p), y = cf_pixels_out<M, N>(j.p);
+    for (CF_EACH(item, j.p.elements / N)) {
+        const cf_pixel s = cf_pixel_of(item * N, j.h.out, j.w.out, j.p.c);
         const cf_taps h = cf_taps_of(&j.h, s.row), w = cf_taps_of(&j.w, s.col);
         cf_items<C, N> best;
         int64_t tap[N];
         for (int k = 0; k < N; k++) best.x[k] = -(C)INFINITY, tap[k] = h.from * j.w.kernel + w.from;
         for (int64_t a = h.from; a < h.to; a++)
             for (int64_t b = w.from; b < w.to; b++) {
-                const int64_t at = place(s, j.h.in, j.w.in, h.first + a * h.step, w.first + b * w.step, j.c);
+                const int64_t at = cf_pixel_at(s, j.h.in, j.w.in, h.first + a * h.step, w.first + b * w.step, j.p.c);
                 const cf_items<C, N> v = x.items(at);
                 for (int k = 0; k < N; k++)
                     if (v.x[k] > best.x[k] || v.x[k] != v.x[k]) best.x[k] = v.x[k], tap[k] = a * j.w.kernel + b;
@@ -65,16 +50,16 @@ template <class M, int N> __global__ void largest(const job j) {
 /* Each row of a window is added up by itself, as on the CPU. */
 template <class M, int N> __global__ void means(const job j) {
     typedef typename M::C C;
-    const auto x = span_of<M, N>(j.x, INT64_MAX), y = span_of<M, N>(j.y, j.elements);
-    for (CF_EACH(item, j.elements / N)) {
-        const spot s = spot_of(item * N, j.h.out, j.w.out, j.c);
+    const cf_span<M, N> x = cf_pixels_in<M, N>(j.p), y = cf_pixels_out<M, N>(j.p);
+    for (CF_EACH(item, j.p.elements / N)) {
+        const cf_pixel s = cf_pixel_of(item * N, j.h.out, j.w.out, j.p.c);
         const cf_taps h = cf_taps_of(&j.h, s.row), w = cf_taps_of(&j.w, s.col);
         const C count = (C)(cf_window_count(&j.h, s.row, j.count_pad) * cf_window_count(&j.w, s.col, j.count_pad));
         cf_items<C, N> sum = {};
         for (int64_t a = h.from; a < h.to; a++) {
             cf_items<C, N> line = {};
             for (int64_t b = w.from; b < w.to; b++) {
-                const int64_t at = place(s, j.h.in, j.w.in, h.first + a * h.step, w.first + b * w.step, j.c);
+                const int64_t at = cf_pixel_at(s, j.h.in, j.w.in, h.first + a * h.step, w.first + b * w.step, j.p.c);
                 const cf_items<C, N> v = x.items(at);
                 for (int k = 0; k < N; k++) line.x[k] += v.x[k];
             }
@@ -88,9 +73,9 @@ template <class M, int N> __global__ void means(const job j) {
 /* x is dy, y is dx.  With taps a window gives all to the one it names, else each its share. */
 template <class M, int N> __global__ void gradient(const job j) {
     typedef typename M::C C;
-    const auto dy = span_of<M, N>(j.x, INT64_MAX), dx = span_of<M, N>(j.y, j.elements);
-    for (CF_EACH(item, j.elements / N)) {
-        const spot s = spot_of(item * N, j.h.in, j.w.in, j.c);
+    const cf_span<M, N> dy = cf_pixels_in<M, N>(j.p), dx = cf_pixels_out<M, N>(j.p);
+    for (CF_EACH(item, j.p.elements / N)) {
+        const cf_pixel s = cf_pixel_of(item * N, j.h.in, j.w.in, j.p.c);
         int64_t top, bottom, left, right;
         cf_windows_of(&j.h, s.row, &top, &bottom);
         cf_windows_of(&j.w, s.col, &left, &right);
@@ -99,7 +84,7 @@ template <class M, int N> __global__ void gradient(const job j) {
             for (int64_t b = left; b < right; b++) {
                 const int64_t tap_h = cf_tap_of(&j.h, a, s.row), tap_w = cf_tap_of(&j.w, b, s.col);
                 if (tap_h < 0 || tap_w < 0) continue;
-                const int64_t at = place(s, j.h.out, j.w.out, a, b, j.c), tap = tap_h * j.w.kernel + tap_w;
+                const int64_t at = cf_pixel_at(s, j.h.out, j.w.out, a, b, j.p.c), tap = tap_h * j.w.kernel + tap_w;
                 const cf_items<C, N> g = dy.items(at);
                 if (j.tap.data) {
                     for (int k = 0; k < N; k++) sum.x[k] += tap_at(j, at + k) == tap ? g.x[k] : (C)0;
@@ -117,57 +102,34 @@ template <class M, int N> __global__ void gradient(const job j) {
 static job job_of(const cf_call *call, const cf_view *in, const cf_view *out) {
     const cf_pool_params *params = CF_PARAMS(call, pool);
     job j = {};
-    j.y = call->v[0];
-    j.x = *cf_call_in(call, 0);
+    j.p = cf_pixel_job_of(&call->v[0], cf_call_in(call, 0));
     j.h = cf_pool_axis(params, 0, in->shape[1], out->shape[1]);
     j.w = cf_pool_axis(params, 1, in->shape[2], out->shape[2]);
-    j.c = j.y.shape[3];
-    j.elements = cf_view_numel(&j.y);
     j.count_pad = params->count_pad;
     return j;
 }
 
-/* Whether a pixel's channels can be moved 16 bytes at a time. */
-static bool is_wide(const job &j) {
-    return j.x.dtype == j.y.dtype && j.c * cf_float_size(j.x.dtype) % 16 == 0 && cf_aligned(j.x.data) &&
-           cf_aligned(j.y.data);
-}
-
-#define RUN(name, kernel)                                                             \
-    template <class M> static void name(cf_worker *worker, const job &j, bool wide) { \
-        const auto run_ = wide ? kernel<M, M::WIDTH> : kernel<M, 1>;                  \
-        const int64_t items = wide ? j.elements / M::WIDTH : j.elements;              \
-        CF_LAUNCH(run_, cf_cuda_blocks(worker, items), CF_THREADS, worker, j);        \
-    }
-RUN(run_largest, largest)
-RUN(run_means, means)
-RUN(run_gradient, gradient)
-
-#define LAUNCH(f, worker, call, j, name)                                            \
-    do {                                                                            \
-        const cf_view *const v_[] = {&(j).x, &(j).y};                               \
-        if ((j).elements == 0) return CFX_OK;                                       \
-        CF_MEMORY((call)->dtype, cf_common_dtype(v_, 2), f, worker, j, is_wide(j)); \
-        return cf_cuda_launched(name);                                              \
-    } while (0)
+CF_PIXELS_RUN(run_largest, largest, job)
+CF_PIXELS_RUN(run_means, means, job)
+CF_PIXELS_RUN(run_gradient, gradient, job)
 
 } // namespace
 
 extern "C" cfx_status cf_cuda_maxpool(cf_worker *worker, const cf_call *call) {
     job j = job_of(call, cf_call_in(call, 0), call->v);
     if (call->nout > 1) j.tap = call->v[1];
-    LAUNCH(run_largest, worker, call, j, "maxpool");
+    CF_PIXELS_LAUNCH(run_largest, worker, call, j, "maxpool");
 }
 extern "C" cfx_status cf_cuda_maxpool_bw(cf_worker *worker, const cf_call *call) {
     job j = job_of(call, call->v, cf_call_in(call, 0));
     j.tap = *cf_call_in(call, 1);
-    LAUNCH(run_gradient, worker, call, j, "maxpool_bw");
+    CF_PIXELS_LAUNCH(run_gradient, worker, call, j, "maxpool_bw");
 }
 extern "C" cfx_status cf_cuda_meanpool(cf_worker *worker, const cf_call *call) {
     const job j = job_of(call, cf_call_in(call, 0), call->v);
-    LAUNCH(run_means, worker, call, j, "meanpool");
+    CF_PIXELS_LAUNCH(run_means, worker, call, j, "meanpool");
 }
 extern "C" cfx_status cf_cuda_meanpool_bw(cf_worker *worker, const cf_call *call) {
     const job j = job_of(call, call->v, cf_call_in(call, 0));
-    LAUNCH(run_gradient, worker, call, j, "meanpool_bw");
+    CF_PIXELS_LAUNCH(run_gradient, worker, call, j, "meanpool_bw");
 }

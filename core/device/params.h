@@ -150,11 +150,29 @@ typedef struct cf_batchnorm_bw_params {
     int32_t training, relu, dx, dresidual, dgamma, affine, y;
 } cf_batchnorm_bw_params;
 
+/* affine: gamma (and beta) are there. */
+typedef struct cf_groupnorm_params {
+    double eps;
+    int64_t affine;
+} cf_groupnorm_params;
+
+/* dx, dgamma (and dbeta), affine (gamma): these are there. */
+typedef struct cf_groupnorm_bw_params {
+    double eps;
+    int32_t dx, dgamma, affine;
+} cf_groupnorm_bw_params;
+
 /* adaptive: the windows follow from the sizes, and `window` says nothing. */
 typedef struct cf_pool_params {
     cfx_window window;
     int32_t adaptive, count_pad;
 } cf_pool_params;
+
+/* scale: of height and width, or 0: it follows from the sizes. */
+typedef struct cf_upsample_params {
+    double scale[2];
+    int32_t bilinear, align_corners;
+} cf_upsample_params;
 
 /* ---- training and collectives */
 

@@ -64,6 +64,7 @@ CF_KERNEL_FUNCTION void cf_windows_of(const cf_axis *a, int64_t element, int64_t
 CF_KERNEL_FUNCTION int64_t cf_tap_of(const cf_axis *a, int64_t window, int64_t element) {
     if (a->adaptive) return element - window * a->in / a->out;
     const int64_t away = element + a->pad - window * a->stride;
+    if (a->dilation == 1) return away; /* spares divisions */
     return away % a->dilation ? -1 : away / a->dilation;
 }
 

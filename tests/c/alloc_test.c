@@ -270,6 +270,8 @@ CALL(conv_transpose,
 static const cfx_window POOL = {.kernel = {2, 2}, .stride = {1, 1}, .dilation = {1, 1}};
 CALL(maxpool, cfx_maxpool(&w->image, &POOL, &w->out[0]))
 CALL(adaptive_meanpool, cfx_adaptive_meanpool(&w->image, 2, 2, &w->out[0]))
+CALL(upsample, cfx_upsample(&w->image, 4, 5, NULL, 1, 0, &w->out[0]))
+CALL(groupnorm, cfx_groupnorm(&w->x, &w->v, &w->v, 2, 1e-5, &w->out[0]))
 static cfx_status normalise(world *w, int act, int training) {
     const cfx_batch_state state = {&w->v, &w->v, &w->mean, &w->var, NULL};
     return cfx_batchnorm(&w->x, &state, &w->y, act, 1e-5, 0.1, training, &w->out[0]);
@@ -405,6 +407,8 @@ static const struct {
     ROW(conv_transpose),
     ROW(maxpool),
     ROW(adaptive_meanpool),
+    ROW(upsample),
+    ROW(groupnorm),
     ROW(batchnorm),
     ROW(batchnorm_apart),
     ROW(batchnorm_inference),

@@ -1,4 +1,4 @@
-/* batchnorm_test.c: batch normalisation against its formulas in doubles. */
+/* batchnorm_test.c: batch and group normalisation against their formulas in doubles. */
 #include "test.h"
 
 #include "machines.h"
@@ -259,5 +259,101 @@ TEST(a_NaN_passes_through_batchnorm_and_relu) {
         CHECK(isnan(get(&w.y, 4)) && !isnan(get(&w.y, 1)));
         run_gradient(m, &f, &w);
         CHECK(isnan(get(&w.dgamma, 1)) && !isnan(get(&w.dgamma, 0)));
+    }
+}
+
+/* ---- group normalisation */
+
+typedef struct grouped {
+    int dtype, affine;
+    int64_t n, rows, c, groups;
+} grouped;
+
+static uint64_t check_groupnorm(machine *m, grouped f) {
+    const int kept = kept_of(f.dtype);
+    const int64_t shape[3] = {f.n, f.rows, f.c}, cg = f.c / f.groups, size = f.rows * cg;
+    cf_view x = view(f.dtype, PACKED, 3, shape), y = view(f.dtype, PACKED, 3, shape), none = {0};
+    cf_view dy = view(f.dtype, PACKED, 3, shape), dx = view(f.dtype, PACKED, 3, shape);
+    cf_view mean = MATRIX(kept, PACKED, f.n, f.groups), variance = MATRIX(kept, PACKED, f.n, f.groups);
+    cf_view gamma = VECTOR(f.dtype, f.c), beta = VECTOR(f.dtype, f.c), dgamma = VECTOR(f.dtype, f.c);
+    cf_view dbeta = VECTOR(f.dtype, f.c);
+    long double *sums = calloc(3 * (size_t)f.c + 1, sizeof *sums); /* dgamma, dbeta, and a magnitude */
+    fill_random(&x, 1, 3);
+    fill_random(&dy, -1, 1);
+    fill_random(&gamma, 0.5, 2);
+    fill_random(&beta, -1, 1);
+    if (!f.affine) {
+        fill(&gamma, 1);
+        fill(&beta, 0);
+    }
+    CHECK_STATUS(RUN(m, CF_OP_groupnorm, f.dtype, 3,
+                     .v = {y, mean, variance, x, f.affine ? gamma : none, f.affine ? beta : none},
+                     .params = &(cf_groupnorm_params){EPS, f.affine}),
+                 CFX_OK);
+    const cf_groupnorm_bw_params params = {EPS, 1, f.affine, f.affine};
+    if (f.affine)
+        CHECK_STATUS(RUN(m, CF_OP_groupnorm_bw, f.dtype, 3, .v = {dx, dgamma, dbeta, dy, x, mean, variance, gamma},
+                         .params = &params),
+                     CFX_OK);
+    else
+        CHECK_STATUS(RUN(m, CF_OP_groupnorm_bw, f.dtype, 1, .v = {dx, dy, x, mean, variance}, .params = &params),
+                     CFX_OK);
+    for (int64_t k = 0; k < f.n * f.groups && size > 0; k++) {
+        const int64_t first = k / f.groups * f.rows * f.c + k % f.groups * cg;
+        long double mu = 0, away = 0, h = 0, hx = 0; /* the sums are long */
+#define EACH(e, j)                          \
+    for (int64_t r_ = 0; r_ < f.rows; r_++) \
+        for (int64_t j = k % f.groups * cg, e = first + r_ * f.c; j < (k % f.groups + 1) * cg; j++, e++)
+        EACH(e, j) mu += (long double)get(&x, e) / size;
+        EACH(e, j) away += powl(get(&x, e) - mu, 2);
+        const double rstd = 1 / sqrt((double)(away / size) + EPS);
+        near_at(m, &mean, k, (double)mu, rounding(kept, 3));
+        near_at(m, &variance, k, (double)(away / size), rounding(kept, 1));
+        EACH(e, j) {
+            const double xhat = (double)(get(&x, e) - mu) * rstd, g = get(&dy, e);
+            if (!near_at(m, &y, e, xhat * get(&gamma, j) + get(&beta, j), rounding(f.dtype, 16))) goto done;
+            h += (long double)g * get(&gamma, j) / size;
+            hx += (long double)g * get(&gamma, j) * xhat / size;
+            sums[j] += g * xhat;
+            sums[f.c + j] += g;
+            sums[2 * f.c + j] += 4 * fabs(g);
+        }
+        EACH(e, j) {
+            const double expected = (double)(rstd * (get(&dy, e) * get(&gamma, j) - h - (get(&x, e) - mu) * rstd * hx));
+            if (!near_at(m, &dx, e, expected, rounding(f.dtype, 32))) goto done;
+        }
+    }
+    for (int64_t j = 0; f.affine && j < f.c; j++) {
+        near_at(m, &dgamma, j, (double)sums[j], rounding(f.dtype, (double)sums[2 * f.c + j]));
+        near_at(m, &dbeta, j, (double)sums[f.c + j], rounding(f.dtype, (double)sums[2 * f.c + j]));
+    }
+done:
+    CHECK(edges_are_kept());
+    free(sums);
+    const uint64_t bits = bits_of(&y) ^ 3 * bits_of(&dx) ^ (f.affine ? 5 * bits_of(&dgamma) + 7 * bits_of(&dbeta) : 0);
+    free_views();
+    return bits;
+}
+
+TEST(groupnorm_is_right_in_both_directions) {
+    EACH_MACHINE(m) {
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            for (int affine = 0; affine < 2; affine++) {
+                check_groupnorm(m, (grouped){float_types[t], affine, 3, 7, 6, 2});
+                check_groupnorm(m, (grouped){float_types[t], affine, 2, 50, 64, 8});
+                check_groupnorm(m, (grouped){float_types[t], affine, 2, 5, 10, 10});
+                check_groupnorm(m, (grouped){float_types[t], affine, 1, 1, 520, 1});
+            }
+        check_groupnorm(m, (grouped){CFX_FLOAT32, 1, 0, 5, 4, 2});
+        check_groupnorm(m, (grouped){CFX_FLOAT32, 1, 2, 0, 4, 2});
+        check_groupnorm(m, (grouped){CFX_FLOAT32, 1, 2, 3, 0, 2});
+    }
+}
+
+TEST(groupnorm_has_the_same_bits_with_any_team) {
+    static uint64_t kept[2];
+    EACH_MACHINE(m) {
+        same_as_alone(m, check_groupnorm(m, (grouped){CFX_FLOAT32, 1, 5, 900, 12, 3}), &kept[0]);
+        same_as_alone(m, check_groupnorm(m, (grouped){CFX_FLOAT64, 1, 1, 3000, 14, 2}), &kept[1]);
     }
 }

@@ -171,3 +171,108 @@ TEST(a_maximum_passes_NaN_takes_the_first_of_equals_and_never_the_pad) {
         near_at(m, &y, 0, -3, 0);
     }
 }
+
+/* ---- another size */
+
+typedef struct resize {
+    int dtype;
+    int64_t n, h, w, c, out_h, out_w;
+    cf_upsample_params p;
+} resize;
+
+/* PyTorch's rule: the elements that result o is made of, and the second one's share. */
+static void between(const resize *l, int d, int64_t o, int64_t *first, int64_t *second, double *share) {
+    const int64_t in = d ? l->w : l->h, out = d ? l->out_w : l->out_h;
+    const double ratio = l->p.scale[d] > 0 ? 1 / l->p.scale[d] : (double)in / (double)out;
+    if (!l->p.bilinear) {
+        *first = *second = (int64_t)fmin(floor((double)((float)o * (float)ratio)), (double)(in - 1));
+        *share = 0;
+        return;
+    }
+    const double at = l->p.align_corners ? (out > 1 ? (double)(o * (in - 1)) / (double)(out - 1) : 0)
+                                         : fmax(((double)o + 0.5) * ratio - 0.5, 0);
+    *first = (int64_t)fmin(floor(at), (double)(in - 1));
+    *second = *first + (*first < in - 1);
+    *share = fmin(at - (double)*first, 1);
+}
+
+static uint64_t check_resize(machine *m, resize l) {
+    cf_view x = IMAGES(l.dtype, l.n, l.h, l.w, l.c), dx = IMAGES(l.dtype, l.n, l.h, l.w, l.c);
+    cf_view y = IMAGES(l.dtype, l.n, l.out_h, l.out_w, l.c), dy = IMAGES(l.dtype, l.n, l.out_h, l.out_w, l.c);
+    double *expected = calloc((size_t)cf_view_numel(&x) + 1, sizeof *expected);
+    fill_random(&x, -2, 2);
+    fill_random(&dy, -1, 1);
+    CHECK_STATUS(RUN(m, CF_OP_upsample, l.dtype, 1, .v = {y, x}, .params = &l.p), CFX_OK);
+    CHECK_STATUS(RUN(m, CF_OP_upsample_bw, l.dtype, 1, .v = {dx, dy}, .params = &l.p), CFX_OK);
+    for (int64_t o = 0; o < cf_view_numel(&y); o++) {
+        const int64_t c = o % l.c, n = o / l.c / l.out_w / l.out_h;
+        int64_t rows[2], cols[2];
+        double down, right, sum = 0;
+        between(&l, 0, o / l.c / l.out_w % l.out_h, &rows[0], &rows[1], &down);
+        between(&l, 1, o / l.c % l.out_w, &cols[0], &cols[1], &right);
+        for (int k = 0; k < 4; k++) {
+            const double share = (k / 2 ? down : 1 - down) * (k % 2 ? right : 1 - right);
+            const int64_t e = at(&x, n, rows[k / 2], cols[k % 2], c);
+            sum += share * get(&x, e);
+            expected[e] += share * get(&dy, o);
+        }
+        if (!near_at(m, &y, o, sum, rounding(l.dtype, 40))) break; /* places are rounded, too */
+    }
+    for (int64_t e = 0; e < cf_view_numel(&x); e++)
+        if (!near_at(m, &dx, e, expected[e], rounding(l.dtype, 300))) break;
+    CHECK(edges_are_kept());
+    free(expected);
+    const uint64_t bits = bits_of(&y) ^ 3 * bits_of(&dx);
+    free_views();
+    return bits;
+}
+
+TEST(images_of_another_size_are_right_in_both_directions) {
+    EACH_MACHINE(m) {
+        for (int k = 0; k < (SANITIZED ? 40 : 120); k++) {
+            resize l = {.dtype = float_types[k % FLOAT_TYPES], .n = 1 + below(2), .h = 1 + below(6), .w = 1 + below(6)};
+            l.c = 1 + 3 * below(4);
+            l.p.bilinear = (int32_t)below(2);
+            l.p.align_corners = l.p.bilinear && below(2);
+            l.out_h = 1 + below(13);
+            l.out_w = 1 + below(13);
+            if (below(3) == 0) { /* as where the size follows from a factor */
+                l.p.scale[0] = 0.5 + 0.5 * (double)below(5);
+                l.p.scale[1] = 1.5;
+                l.out_h = (int64_t)fmax(floor((double)l.h * l.p.scale[0]), 1);
+                l.out_w = (int64_t)((double)l.w * 1.5);
+            }
+            check_resize(m, l);
+        }
+        check_resize(m, (resize){CFX_FLOAT32, 0, 2, 2, 3, 4, 4, {.bilinear = 1}});
+        check_resize(m, (resize){CFX_FLOAT32, 1, 3, 2, 600, 2, 4, {.bilinear = 1}});
+    }
+}
+
+TEST(images_of_another_size_have_the_same_bits_with_any_team) {
+    static uint64_t kept[2];
+    EACH_MACHINE(m) {
+        same_as_alone(m, check_resize(m, (resize){CFX_FLOAT32, 2, 17, 31, 8, 30, 41, {.bilinear = 1}}), &kept[0]);
+        same_as_alone(m, check_resize(m, (resize){CFX_FLOAT64, 3, 31, 17, 5, 62, 34, {.bilinear = 0}}), &kept[1]);
+    }
+}
+
+/* ---- bytes as numbers */
+
+TEST(bytes_become_numbers_by_their_channel) {
+    EACH_MACHINE(m) {
+        for (int64_t c = 1; c < 700; c = c * 3 + 1)
+            for (int64_t rows = 0; rows < 300; rows = rows * 5 + 1) {
+                cf_view x = MATRIX(CFX_UINT8, PACKED, rows, c), y = MATRIX(CFX_FLOAT32, PACKED, rows, c);
+                cf_view scale = VECTOR(CFX_FLOAT32, c), shift = VECTOR(CFX_FLOAT32, c);
+                fill_random(&x, 0, 256);
+                fill_random(&scale, 0.25, 1);
+                fill_random(&shift, -2, 2);
+                CHECK_STATUS(RUN(m, CF_OP_normalise, CFX_FLOAT32, 1, .v = {y, x, scale, shift}), CFX_OK);
+                for (int64_t e = 0; e < rows * c; e++)
+                    if (!near_at(m, &y, e, get(&x, e) * get(&scale, e % c) + get(&shift, e % c), 0)) break;
+                CHECK(edges_are_kept());
+                free_views();
+            }
+    }
+}

@@ -5,7 +5,7 @@
 
 static cfx_context *context;
 static cfx_device *cpu;
-static cfx_tensor a, image, ids, out, more; /* [2, 2] and [1, 2, 2, 1] float32, and [2] int64; empty */
+static cfx_tensor a, image, ids, raw, out, more; /* [2, 2] and [1, 2, 2, 1] float32, [2] int64 and uint8; empty */
 static cfx_tape *tape;
 static cfx_layout *layout;
 static const char *text; /* of the call at hand */
@@ -22,12 +22,14 @@ static void setup(void) {
     CHECK_STATUS(cfx_full(cpu, CFX_FLOAT32, 2, two, 1, &a), CFX_OK);
     CHECK_STATUS(cfx_full(cpu, CFX_FLOAT32, 4, (int64_t[]){1, 2, 2, 1}, 1, &image), CFX_OK);
     CHECK_STATUS(cfx_full(cpu, CFX_INT64, 1, &n, 1, &ids), CFX_OK);
+    CHECK_STATUS(cfx_full(cpu, CFX_UINT8, 1, &n, 1, &raw), CFX_OK);
     CHECK_STATUS(cfx_layout_new(1, (const cfx_tensor *[]){&a}, one_path, &layout), CFX_OK);
 }
 static void teardown(void) {
     cfx_release(&a);
     cfx_release(&image);
     cfx_release(&ids);
+    cfx_release(&raw);
     cfx_layout_free(layout);
     CHECK_EQ(blocks_of(cpu), 0);
     cfx_context_free(context);
@@ -128,6 +130,11 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_maxpool(&image, NULL, &out));
     CALL(cfx_meanpool(x, &window, 1, &out));
     CALL(cfx_adaptive_meanpool(x, 1, 1, &out));
+    CALL(cfx_upsample(x, 2, 2, NULL, 0, 0, &out));
+    CALL(cfx_normalise(x, &a, &a, &out));
+    CALL(cfx_normalise(&raw, x, &a, &out));
+    CALL(cfx_groupnorm(x, NULL, NULL, 1, 0, &out));
+    if (x) CALL(cfx_groupnorm(&a, x, x, 1, 0, &out));
     CALL(cfx_batchnorm(x, &(cfx_batch_state){0}, NULL, -1, 0, 0, 1, &out));
     CALL(cfx_batchnorm(&a, NULL, NULL, -1, 0, 0, 1, &out));
     if (x) CALL(cfx_batchnorm(&a, &(cfx_batch_state){.gamma = x, .beta = x}, NULL, -1, 0, 0, 1, &out));

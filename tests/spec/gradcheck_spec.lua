@@ -238,6 +238,18 @@ end
 case("meanpool", function(x) return images.adaptive_meanpool(x, 3, 2) end, s {2, 5, 4, 3})
 case("meanpool", function(x) return images.adaptive_meanpool(x, 4, 1) end, s {1, 2, 3, 3})
 
+local function groupnorm(groups)
+  return function(x, gamma, beta) return images.groupnorm(x, gamma, beta, groups) end
+end
+case("groupnorm", groupnorm(2), s {2, 3, 2, 4}, s {4}, s {4})
+case("groupnorm", groupnorm(1), s {3, 4})
+case("groupnorm", groupnorm(4), s {1, 4, 3, 2}:permute(1, 4, 3, 2), s {4}, s {4})
+for _, o in ipairs {{}, {bilinear = true}, {bilinear = true, align_corners = true},
+                    {bilinear = true, scale = {1.7, 1.4}}} do
+  case("upsample", function(x) return images.upsample(x, 5, 7, o) end, s {2, 3, 5, 2})
+  case("upsample", function(x) return images.upsample(x, 2, 3, o) end, s {1, 2, 5, 4}:permute(1, 4, 3, 2))
+end
+
 case("dropout", function(x)
   local layer = cf.nn.Dropout(0.4)
   cf.seed(3)

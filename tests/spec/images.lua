@@ -43,4 +43,21 @@ function images.adaptive_meanpool(x, height, width)
   return finish(C.cfx_adaptive_meanpool(x, height, width, out), out)
 end
 
+function images.groupnorm(x, gamma, beta, groups)
+  local out = core.new()
+  return finish(C.cfx_groupnorm(x, gamma, beta, groups, 1e-5, out), out)
+end
+
+--- o.scale (two numbers), bilinear, align_corners.
+function images.upsample(x, height, width, o)
+  local out = core.new()
+  local scale = ffi.new("double[2]", o.scale or {0, 0})
+  return finish(C.cfx_upsample(x, height, width, scale, o.bilinear and 1 or 0, o.align_corners and 1 or 0, out), out)
+end
+
+function images.normalise(x, scale, shift)
+  local out = core.new()
+  return finish(C.cfx_normalise(x, scale, shift, out), out)
+end
+
 return images

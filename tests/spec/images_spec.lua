@@ -157,3 +157,60 @@ describe("pools", function()
       "adaptive_meanpool: argument 'x'")
   end)
 end)
+
+describe("group normalisation", function()
+  it("normalises each group of each sample", function()
+    local x = cf.tensor {{1, 3, 10, 20}, {0, 4, -1, 1}}
+    near({-1, 1, -1, 1, -1, 1, -1, 1}, images.groupnorm(x, nil, nil, 2), 1e-4)
+    near({1, 3, 0, 4, 1, 3, 0, 4}, images.groupnorm(x, cf.tensor {1, 1, 2, 2}, cf.full(2, 4), 2), 1e-4)
+  end)
+
+  it("refuses what does not fit", function()
+    local x = cf.ones(2, 3, 4)
+    assert.refuses(function() images.groupnorm(x, nil, nil, 3) end,
+      "groupnorm: argument 'groups': 3 groups do not divide 4")
+    assert.refuses(function() images.groupnorm(x, cf.ones(4), nil, 2) end, "groupnorm: expected gamma and beta")
+    assert.refuses(function() images.groupnorm(x, cf.ones(3), cf.ones(4), 2) end, "groupnorm: argument 'gamma'")
+    assert.refuses(function() images.groupnorm(cf.ones(4), nil, nil, 2) end, "groupnorm: argument 'x'")
+  end)
+end)
+
+describe("images of another size", function()
+  local x = cf.tensor({1, 2, 3, 4}):reshape(1, 2, 2, 1)
+
+  it("are those of the nearest pixels, or bilinear", function() -- PyTorch's interpolate
+    near({1, 1, 2, 2, 1, 1, 2, 2, 3, 3, 4, 4, 3, 3, 4, 4}, images.upsample(x, 4, 4, {}))
+    near({1, 1, 2, 1, 1, 2, 3, 3, 4}, images.upsample(x, 3, 3, {}))
+    near({1, 1.25, 1.75, 2, 1.5, 1.75, 2.25, 2.5, 2.5, 2.75, 3.25, 3.5, 3, 3.25, 3.75, 4},
+      images.upsample(x, 4, 4, {bilinear = true}))
+    near({1, 1.5, 2, 2, 2.5, 3, 3, 3.5, 4}, images.upsample(x, 3, 3, {bilinear = true, align_corners = true}))
+  end)
+
+  it("lie by the factor where one was given, not by the sizes", function()
+    local line = cf.arange(0, 4):reshape(1, 1, 5, 1)
+    near({0, 0, 1, 2, 2, 3, 4}, images.upsample(line, 1, 7, {scale = {1, 1.5}}))
+    near({0, 0, 1, 2, 2, 3, 4}, images.upsample(line, 1, 7, {}))
+    near({0, 0.5, 7 / 6, 11 / 6, 2.5, 19 / 6, 23 / 6}, images.upsample(line, 1, 7, {scale = {1, 1.5}, bilinear = true}))
+  end)
+
+  it("are refused where they do not fit", function()
+    assert.refuses(function() images.upsample(x, 0, 4, {}) end, "upsample: expected a positive height and width")
+    assert.refuses(function() images.upsample(x, 4, 4, {align_corners = true}) end,
+      "upsample: argument 'align_corners'")
+    assert.refuses(function() images.upsample(x, 4, 4, {scale = {-1, 1}}) end, "upsample: argument 'scale'")
+    assert.refuses(function() images.upsample(x[1], 4, 4, {}) end, "upsample: argument 'x'")
+  end)
+end)
+
+describe("bytes as numbers", function()
+  it("are scaled and shifted by their channel", function()
+    local x = cf.tensor({{0, 1, 2}, {255, 128, 3}}, {dtype = "uint8"})
+    local y = images.normalise(x, cf.tensor {1, 2, 0.5}, cf.tensor {0, -1, 1})
+    assert.equal("float32", y.dtype)
+    assert.tensor_equal(cf.tensor {{0, 1, 2}, {255, 255, 2.5}}, y)
+    assert.tensor_equal(cf.tensor {{0, 255}, {1, 255}, {2, 2.5}}, images.normalise(x, cf.tensor {1, 2, 0.5},
+      cf.tensor {0, -1, 1}):t())
+    assert.refuses(function() images.normalise(y, cf.ones(3), cf.ones(3)) end, "normalise: argument 'x'")
+    assert.refuses(function() images.normalise(x, cf.ones(2), cf.ones(3)) end, "normalise: argument 'scale'")
+  end)
+end)

@@ -1,19 +1,6 @@
 /* batchnorm.c: batch normalisation. */
 #include "cpu/kernels/channels.h"
 
-/* Numbers of a channel: doubles in, doubles out; what is the compute type's is spread over lanes. */
-static void read_numbers(const cf_view *v, int64_t c, double *out) {
-    const double *numbers = CF_K(read)(v, CF_F64, 0, c, out);
-    if (numbers != out) memcpy(out, numbers, (size_t)c * sizeof *out);
-}
-static void write_numbers(const cf_view *v, int64_t c, const double *numbers) { CF_K(write)(v, CF_F64, 0, c, numbers); }
-
-static double *room_for(cf_worker *worker, int64_t numbers) {
-    double *room = cf_worker_scratch(worker, (size_t)numbers * sizeof *room);
-    if (!room) (void)cf_fail(CFX_EMEMORY, "no memory for %lld numbers of channels", (long long)numbers);
-    return room;
-}
-
 /* ---- statistics ------------------------------------------------------------------------------------------ */
 
 cfx_status CF_K(batchnorm_stats)(cf_worker *worker, const cf_call *call) {
@@ -21,22 +8,22 @@ cfx_status CF_K(batchnorm_stats)(cf_worker *worker, const cf_call *call) {
     const int64_t rows = x->shape[0], c = x->shape[1];
     if (c == 0) return CFX_OK;
     const cf_channels g = CF_K(channels)(call->dtype, 1, rows, c);
-    double *mean = room_for(worker, 2 * c + cf_channels_room(&g)), *variance = mean + c;
+    double *mean = CF_K(channels_room)(worker, 2 * c + cf_channels_room(&g)), *variance = mean + c;
     if (!mean) return CFX_EMEMORY;
     if (rows > 0) CF_K(channels_moments)(worker, &g, x, variance + c, mean, variance);
     else memset(mean, 0, (size_t)(2 * c) * sizeof *mean); /* of nothing, for nothing */
     for (int64_t i = 0; i < c && rows > 0; i++) variance[i] /= (double)rows;
-    write_numbers(&call->v[0], c, mean);
-    write_numbers(&call->v[1], c, variance);
+    CF_K(channels_write)(&call->v[0], c, mean);
+    CF_K(channels_write)(&call->v[1], c, variance);
     return CFX_OK;
 }
 
 /* A running number moves towards scale times that of the batch. */
 static void move(const cf_view *running, const cf_view *batch, int64_t c, double share, double scale, double *temp) {
-    read_numbers(running, c, temp);
-    read_numbers(batch, c, temp + c);
+    CF_K(channels_read)(running, c, temp);
+    CF_K(channels_read)(batch, c, temp + c);
     for (int64_t i = 0; i < c; i++) temp[i] += share * (scale * temp[c + i] - temp[i]);
-    write_numbers(running, c, temp);
+    CF_K(channels_write)(running, c, temp);
 }
 
 /* The variance that runs is unbiased. */
@@ -45,7 +32,7 @@ cfx_status CF_K(batchnorm_move)(cf_worker *worker, const cf_call *call) {
     const cf_view *mean = cf_call_in(call, 0), *running = call->v, *count = &call->v[call->nout - 1];
     const int64_t c = mean->shape[0], rows = params->rows;
     const bool moves = params->tracked && c > 0 && rows > 0;
-    double share = params->momentum, *temp = room_for(worker, 2 * c);
+    double share = params->momentum, *temp = CF_K(channels_room)(worker, 2 * c);
     if (!temp) return CFX_EMEMORY;
     if (params->counted) {
         const double counted = CF_K(number)(count) + 1;
@@ -68,19 +55,19 @@ typedef struct numbers {
 
 static cfx_status numbers_begin(cf_worker *worker, const cf_channels *g, int64_t more, const cf_view *mean, double eps,
                                 const cf_view *gamma, numbers *s, double **rest) {
-    double *at = room_for(worker, 6 * g->c + 5 * g->width + more);
+    double *at = CF_K(channels_room)(worker, 6 * g->c + 5 * g->width + more);
     if (!at) return CFX_EMEMORY;
     *s = (numbers){at, at + g->c, at + 2 * g->c, at + 3 * g->c, at + 4 * g->c, at + 5 * g->c, NULL, 0};
     s->spread = (char *)(at + 6 * g->c);
     s->spread_bytes = g->width * (int64_t)sizeof *at;
     *rest = at + 6 * g->c + 5 * g->width;
-    read_numbers(mean, g->c, s->mean);
-    read_numbers(mean + 1, g->c, s->rstd);
+    CF_K(channels_read)(mean, g->c, s->mean);
+    CF_K(channels_read)(mean + 1, g->c, s->rstd);
     for (int64_t i = 0; i < g->c; i++) s->rstd[i] = 1 / sqrt(s->rstd[i] + eps);
     memset(s->shift, 0, (size_t)g->c * sizeof *at);
     if (gamma) {
-        read_numbers(gamma, g->c, s->scale);
-        read_numbers(gamma + 1, g->c, s->shift);
+        CF_K(channels_read)(gamma, g->c, s->scale);
+        CF_K(channels_read)(gamma + 1, g->c, s->shift);
         for (int64_t i = 0; i < g->c; i++) s->scale[i] *= s->rstd[i];
     } else memcpy(s->scale, s->rstd, (size_t)g->c * sizeof *at);
     return CFX_OK;
@@ -142,7 +129,7 @@ cfx_status CF_K(batchnorm_bw)(cf_worker *worker, const cf_call *call) {
     if (dx || dresidual) CF_K(channels_gradient)(worker, &g, gate, dy, x, y, &map, dx, dresidual);
     if (!params->dgamma) return CFX_OK;
     for (int64_t i = 0; i < c; i++) sum_gx[i] *= s.rstd[i];
-    write_numbers(&out[0], c, sum_gx);
-    write_numbers(&out[1], c, sum_g);
+    CF_K(channels_write)(&out[0], c, sum_gx);
+    CF_K(channels_write)(&out[1], c, sum_g);
     return CFX_OK;
 }

@@ -1,6 +1,6 @@
 /* channel_math.h: the loops over wide rows of channels.h, for floats or doubles: the includer defines T and ROW(name).
  *
- * `step` elements lie between rows.  What is constant where a loop is called (how many rows, gate, relu) is in its
+ * `step` elements lie between rows.  A loop has what is constant where it is called (how many rows, gate, relu) in its
  * code.
  */
 #define ROW_INLINE static inline __attribute__((always_inline))

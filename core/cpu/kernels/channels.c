@@ -34,6 +34,25 @@ cf_channels CF_K(channels)(int dtype, int64_t samples, int64_t rows, int64_t c) 
     return g;
 }
 
+void CF_K(channels_read)(const cf_view *v, int64_t n, double *out) {
+    cf_view flat = *v;
+    cf_view_flatten(&flat);
+    const double *numbers = CF_K(read)(&flat, CF_F64, 0, n, out);
+    if (numbers != out) memcpy(out, numbers, (size_t)n * sizeof *out);
+}
+
+void CF_K(channels_write)(const cf_view *v, int64_t n, const double *numbers) {
+    cf_view flat = *v;
+    cf_view_flatten(&flat);
+    CF_K(write)(&flat, CF_F64, 0, n, numbers);
+}
+
+double *CF_K(channels_room)(cf_worker *worker, int64_t n) {
+    double *room = cf_worker_scratch(worker, (size_t)n * sizeof *room);
+    if (!room) (void)cf_fail(CFX_EMEMORY, "no memory for %lld numbers of channels", (long long)n);
+    return room;
+}
+
 /* Work is shared out by pieces: a strip of a chunk's wide rows. */
 typedef struct piece {
     int64_t sample, chunk, col, n; /* columns [col, col + n) of the wide row */

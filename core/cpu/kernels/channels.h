@@ -21,6 +21,11 @@ typedef struct cf_channels {
 /* c > 0 */
 cf_channels CF_K(channels)(int dtype, int64_t samples, int64_t rows, int64_t c);
 
+/* n numbers of any float dtype as doubles, and back; and scratch memory for so many, or NULL and a message. */
+void CF_K(channels_read)(const cf_view *v, int64_t n, double *out);
+void CF_K(channels_write)(const cf_view *v, int64_t n, const double *numbers);
+double *CF_K(channels_room)(cf_worker *worker, int64_t n);
+
 /* How many numbers the two sums need while they are made. */
 static inline int64_t cf_channels_room(const cf_channels *g) { return g->samples * g->chunks * 2 * g->width; }
 
