@@ -22,7 +22,7 @@ local function assert_figures(expected, figures, text)
 end
 
 describe("benchmarks #program", function()
-  for _, name in ipairs {"mlp", "conv", "dispatch", "allreduce", "memory", "gpu"} do
+  for _, name in ipairs {"mlp", "conv", "resnet", "dispatch", "allreduce", "memory", "gpu"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")
       assert.truthy(text:find(name .. ".lua [--quick]", 1, true), text)
@@ -48,6 +48,22 @@ describe("benchmarks #program", function()
       expected[prefix .. "over_passive"] = "ratio"
     end
     assert_figures(expected, figures, text)
+  end)
+
+  it("resnet shows a step beside its convolutions, and what its parts take", function()
+    local text, figures = run "resnet.lua --quick"
+    local expected = {resnet34_folded_images_per_s = "images/s", resnet34_1dev_peak_bytes = "bytes"}
+    for _, prefix in ipairs {"resnet34_1dev_", "resnet34_2dev_"} do
+      expected[prefix .. "us"], expected[prefix .. "floor_us"] = "us", "us"
+      expected[prefix .. "over_floor"], expected[prefix .. "images_per_s"] = "ratio", "images/s"
+    end
+    for _, part in ipairs {"convolution", "normalisation", "pooling", "update"} do
+      expected[("resnet34_%s_us"):format(part)] = "us"
+    end
+    assert_figures(expected, figures, text)
+    for _, part in ipairs {"reorder", "rest"} do -- differences, which may be below 0 where so little is measured
+      assert.is_truthy(figures[("resnet34_%s_us"):format(part)], text)
+    end
   end)
 
   it("conv shows each convolution beside its floor", function()

@@ -1,0 +1,191 @@
+--- The time of a training step of ResNet-34, beside the time of its convolutions alone.
+--
+--     build/bin/conflux scripts/bench/resnet.lua [--quick]
+--
+-- ResNet-34 trains by data parallelism (withgradient, allreduce, update with momentum) on 8 images of 224 x 224 a
+-- device, float32: on one device with all cores, and on two that share them.  A figure is the median of 7 steps.
+--
+-- The floor is the same step's convolutions without Conflux (floor.c), forwards and backwards, called directly in
+-- oneDNN, each on buffers of its own, with weights that lie in oneDNN's format already.  It runs in a process of its
+-- own, after each step, so that whatever else the machine does hits both.
+--
+-- Beside them stand the parts of the step on one device, each family of layers alone, forwards and backwards, on the
+-- shapes that the network gives it: convolution (the floor), reorder (what Conflux's convolutions take beyond it),
+-- normalisation, pooling, update; rest is what the step takes beyond their sum.
+--
+-- resnet34_folded_images_per_s is evaluation after nn.fold.
+
+local bench = dofile((arg[0]:match "^.*/" or "") .. "common.lua")
+local options = bench.options()
+
+local STEPS, BATCH, SIZE, WIDTH = 7, 8, 224, 64
+if options.quick then STEPS, BATCH, SIZE, WIDTH = 2, 2, 64, 8 end
+
+local cf = require "conflux"
+local nn, optim = cf.nn, cf.optim
+local ffi = require "ffi"
+
+local function images() return cf.randn(BATCH, SIZE, SIZE, 3) end
+
+local function network() return cf.zoo.resnet34 {width = WIDTH} end
+
+-- ---- what the network does to its layers ------------------------------------------------------------------------
+
+-- Calls of a class's forward while f runs: {layer, x, residual}.
+local function calls_of(class, f)
+  local calls, forward = {}, class.forward
+  class.forward = function(self, x, residual)
+    calls[#calls + 1] = {self, x.shape, residual ~= nil}
+    return forward(self, x, residual)
+  end
+  f()
+  class.forward = forward
+  return calls
+end
+
+-- ---- the floor, in a process of its own: resnet.lua --floor DEVICES THREADS -------------------------------------
+
+if options[1] == "--floor" then
+  local model, x = network(), images()
+  local calls = calls_of(nn.Conv, function() model(x) end)
+  local numbers = ffi.new("int64_t[?]", 9 * #calls)
+  for i, call in ipairs(calls) do
+    local weight, shape = call[1].weight.shape, call[2]
+    -- in both directions; of the images no gradient is wanted
+    local row = {shape[2], shape[3], shape[4], weight[1], weight[2], call[1].stride, call[1].pad, 1, i > 1 and 7 or 5}
+    for k = 1, 9 do numbers[9 * (i - 1) + k - 1] = row[k] end
+  end
+  local us = bench.floor().conflux_floor_convs(#calls, numbers, BATCH, tonumber(options[2]), tonumber(options[3]), 1)
+  print(("%.17g"):format(us))
+  os.exit(us > 0 and 0 or 1)
+end
+
+local function floor(devices, threads)
+  local command = ("'%s' --devices cpu '%s' --floor %d %d%s"):format(bench.program(), arg[0], devices, threads,
+    options.quick and " --quick" or "")
+  local pipe = assert(io.popen(command))
+  local us = tonumber(pipe:read "*l")
+  pipe:close()
+  return assert(us and us > 0 and us, "the floor could not be measured: " .. command)
+end
+
+-- ---- steps --------------------------------------------------------------------------------------------------------
+
+local function loss_of(m, x, y)
+  return nn.crossentropy(m(x), y)
+end
+
+-- A function that makes one step, and waits for it.
+local function trainer()
+  local models = cf.replicate(network())
+  local rule = optim.Momentum(0.01, 0.9)
+  local states = cf.withdevices(function(i) return rule:setup(models[i]) end)
+  local xs, ys = cf.withdevices(function() return images(), cf.randint(0, 999, BATCH) end)
+  return function()
+    local losses, grads = cf.withdevices(function(i) return cf.withgradient(loss_of, models[i], xs[i], ys[i]) end)
+    cf.allreduce("avg", grads)
+    cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
+    local loss = losses[1]:item()
+    cf.sync()
+    assert(loss == loss, "the loss is not a number")
+  end
+end
+
+-- The median of f's microseconds, and of what `between` gives.
+local function measure(f, between)
+  local us, other = {}, {}
+  f() -- warms up
+  for i = 1, STEPS do
+    local start = bench.now()
+    f()
+    us[i] = bench.now() - start
+    other[i] = between and between()
+  end
+  return bench.median(us), between and bench.median(other)
+end
+
+-- ---- parts of a step ------------------------------------------------------------------------------------------------
+
+-- Gives y the gradient c, and costs nothing.
+local function seed(c)
+  return cf.op("seed", {forward = function() return cf.zeros {} end, backward = function() return c end})
+end
+
+-- Microseconds of a class's layers alone, forwards and backwards; the images' gradient is not wanted.
+local function part(class)
+  local model, x = network(), images()
+  local calls = calls_of(class, function() model(x) end)
+  local layers, inputs, seeds = {}, {}, {}
+  for i, call in ipairs(calls) do
+    local y = call[1](cf.randn(call[2]))
+    layers[i], seeds[i] = call[1], seed(cf.randn(y.shape))
+    inputs[i] = {x = cf.randn(call[2]), residual = call[3] and cf.randn(y.shape) or nil}
+    if #call[2] == 4 and call[2][4] == 3 then inputs[i].x = nn.buffer(inputs[i].x) end
+    y:release()
+  end
+  model = {layers = layers, inputs = inputs}
+  return (measure(function()
+    local _, g = cf.withgradient(function(m)
+      local sum
+      for i = 1, #m.layers do
+        local s = seeds[i](m.layers[i](m.inputs[i].x, m.inputs[i].residual))
+        sum = sum and sum + s or s
+      end
+      return sum
+    end, model)
+    cf.sync()
+    cf.tree.walk(g, function(_, t) t:release() end)
+  end))
+end
+
+local function update()
+  local model = network()
+  local state = optim.Momentum(0.01, 0.9):setup(model)
+  local g = cf.gradient(function(m)
+    local sum
+    cf.tree.walk(m, function(_, t) if t.dtype == "float32" then sum = sum and sum + t:sum() or t:sum() end end)
+    return sum
+  end, model)
+  return (measure(function()
+    optim.update(state, model, g)
+    cf.sync()
+  end))
+end
+
+local function parts(step, floor_us)
+  local conv, norm = part(nn.Conv), part(nn.BatchNorm)
+  local pool, updated = part(nn.MaxPool) + part(nn.GlobalMeanPool), update()
+  bench.figure("resnet34_convolution_us", floor_us, "us")
+  bench.figure("resnet34_reorder_us", conv - floor_us, "us")
+  bench.figure("resnet34_normalisation_us", norm, "us")
+  bench.figure("resnet34_pooling_us", pool, "us")
+  bench.figure("resnet34_update_us", updated, "us")
+  bench.figure("resnet34_rest_us", step - conv - norm - pool - updated, "us")
+end
+
+-- ---- figures --------------------------------------------------------------------------------------------------------
+
+local step, floor_us
+for devices, spec in ipairs {"cpu", "cpu*2"} do
+  cf.devices(spec)
+  local threads = cf.devices()[1].threads
+  local us, least = measure(trainer(), function() return floor(devices, threads) end)
+  local prefix = ("resnet34_%ddev_"):format(devices)
+  bench.figure(prefix .. "us", us, "us")
+  bench.figure(prefix .. "floor_us", least, "us")
+  bench.figure(prefix .. "over_floor", us / least, "ratio")
+  bench.figure(prefix .. "images_per_s", devices * BATCH / us * 1e6, "images/s")
+  if devices == 1 then
+    step, floor_us = us, least
+    bench.figure(prefix .. "peak_bytes", cf.memory().peak, "bytes")
+  end
+  collectgarbage()
+  collectgarbage()
+end
+
+cf.devices "cpu"
+parts(step, floor_us)
+
+local folded, x = nn.fold(network()), images()
+bench.figure("resnet34_folded_images_per_s", BATCH / measure(function() folded(x):release() cf.sync() end) * 1e6,
+  "images/s")
