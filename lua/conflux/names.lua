@@ -36,6 +36,7 @@ local THEIRS = {
   spatialaveragepooling = "nn.MeanPool(kernel)", adaptiveavgpool2d = "nn.AdaptiveMeanPool(size)",
   adaptivemeanpool2d = "nn.AdaptiveMeanPool(size)", globalavgpool = GLOBAL, globalaveragepooling = GLOBAL,
   batchnorm1d = BATCHNORM, batchnorm2d = BATCHNORM, spatialbatchnormalization = BATCHNORM,
+  interpolate = "nn.Upsample(scale)", upsamplingbilinear2d = "nn.Upsample(scale, {mode = 'bilinear'})",
   rnn = RECURRENT, lstm = RECURRENT, gru = RECURRENT, multiheadattention = ATTENTION, attention = ATTENTION,
   transformer = ATTENTION, scaled_dot_product_attention = ATTENTION, sequential = "nn.Chain(..)",
   modulelist = "a list in a Lua table", moduledict = "a Lua table", module = "nn.layer 'Name'",
@@ -114,7 +115,7 @@ local OPTIONS = {
   dims = "the dimension is an argument of its own", keepdims = "keepdim", unbiased = "correction",
   label_smoothing = "smoothing", ignore_index = "ignore", map_location = "device",
   elementwise_affine = "affine", padding = "pad", output_padding = "output_pad", track_running_stats = "track",
-  count_include_pad = "count_pad",
+  count_include_pad = "count_pad", scale_factor = "the scale is the first argument, as in nn.Upsample(2)",
   num_classes = "classes", requires_grad = "a float tensor that a model holds is a parameter",
 }
 

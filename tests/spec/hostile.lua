@@ -176,14 +176,16 @@ local LAYERS = {
   Conv = function() return nn.Conv(2, 2, {2, 1}, "relu", {pad = {0, 1, 0, 0}}) end,
   ConvTranspose = function() return nn.ConvTranspose(2, 2, 2, "relu", {stride = 2, output_pad = 1}) end,
   BatchNorm = function() return nn.BatchNorm(2, "relu") end,
+  GroupNorm = function() return nn.GroupNorm(1, 2) end,
   MaxPool = function() return nn.MaxPool(2, {pad = 1}) end,
   MeanPool = function() return nn.MeanPool({2, 1}) end,
   AdaptiveMeanPool = function() return nn.AdaptiveMeanPool({1, 2}) end,
   GlobalMeanPool = function() return nn.GlobalMeanPool() end,
+  Upsample = function() return nn.Upsample({2, 1.5}, {mode = "bilinear"}) end,
 }
 local function image() return cf.ones(1, 2, 2, 2) end
 local INPUTS = {Embedding = function() return cf.zeros(2, {dtype = "int64"}) end, Conv = image, ConvTranspose = image,
-  MaxPool = image, MeanPool = image, AdaptiveMeanPool = image, GlobalMeanPool = image}
+  MaxPool = image, MeanPool = image, AdaptiveMeanPool = image, GlobalMeanPool = image, Upsample = image}
 
 -- Uses of a layer: each is a way to its fields.
 local function uses_of(layer, x)

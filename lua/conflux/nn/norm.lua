@@ -1,4 +1,4 @@
---- Normalisation: of layers, of batches.
+--- Normalisation: of layers, of batches, of groups of channels.
 -- @module conflux.nn.norm
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -163,4 +163,53 @@ function BatchNorm:describe()
   })
 end
 
-return {LayerNorm = LayerNorm, BatchNorm = BatchNorm}
+-- ---- GroupNorm ----------------------------------------------------------------------------------------------
+
+---@class conflux.GroupNorm: conflux.Module
+---@field weight? conflux.Tensor  [n]
+---@field bias? conflux.Tensor    [n]
+local GroupNorm = layer "GroupNorm"
+local check_groupnorm = fields.declare(GroupNorm, {
+  groups = fields.count, n = fields.count, weight = fields.tensor_or_nil, bias = fields.tensor_or_nil,
+  eps = fields.number,
+})
+
+--- Normalises each sample's groups of channels to mean 0 and variance 1, then scales and shifts each of `n` channels
+-- by a weight and a bias (Wu and He 2018).
+---@param groups integer  a divisor of n
+---@param n integer       channels
+---@param o? {eps: number?, affine: boolean?}  default: 1e-5, true
+function GroupNorm:init(groups, n, o)
+  check.integer("GroupNorm", "groups", groups, 1)
+  check.integer("GroupNorm", "n", n, 1)
+  if n % groups ~= 0 then check.arg("GroupNorm", "groups", ("a divisor of %d channels"):format(n), groups) end
+  o = check.options("GroupNorm", o, {"eps", "affine"})
+  self.groups, self.n, self.eps = groups, n, check.number("GroupNorm", "eps", o.eps == nil and 1e-5 or o.eps)
+  if arguments.flag("GroupNorm", "affine", o.affine) then
+    self.weight, self.bias = init.ones(n), init.zeros(n)
+  end
+end
+
+---@param x conflux.Tensor  [samples, .., n]
+---@return conflux.Tensor
+function GroupNorm:forward(x)
+  check_groupnorm("forward", self)
+  check_x(GroupNorm, x)
+  local gamma, beta, out = rawget(self, "weight"), rawget(self, "bias"), new()
+  if (gamma == nil) ~= (beta == nil) then check.fail("GroupNorm", "expected the fields weight and bias together") end
+  if x._ndim < 2 or x._shape[x._ndim - 1] ~= self.n then
+    check.arg("GroupNorm", "x", ("[samples, .., %d]"):format(self.n), check.describe(x))
+  end
+  local st = C.cfx_groupnorm(x, gamma, beta, self.groups, self.eps, out)
+  if st ~= 0 then settle(GroupNorm, x, gamma, st, C.cfx_groupnorm, x, gamma, beta, self.groups, self.eps, out) end
+  return out
+end
+
+function GroupNorm:describe()
+  check_groupnorm("describe", self)
+  return ("GroupNorm(%d, %d%s)"):format(self.groups, self.n, arguments.options_text {
+    {"eps", self.eps, 1e-5}, {"affine", self.weight ~= nil, true},
+  })
+end
+
+return {LayerNorm = LayerNorm, BatchNorm = BatchNorm, GroupNorm = GroupNorm}

@@ -1,4 +1,4 @@
---- Pooling of images [n, height, width, channels].
+--- Pooling and resizing of images [n, height, width, channels].
 -- @module conflux.nn.pool
 local core = require "conflux.core"
 local check = require "conflux.check"
@@ -6,10 +6,10 @@ local arguments = require "conflux.nn.arguments"
 local fields = require "conflux.nn.fields"
 local module = require "conflux.nn.module"
 
-local C = core.C
+local C, ffi = core.C, core.ffi
 local settle, new = core.settle, core.new
 local check_x, both = arguments.check_x, arguments.both
-local type = type
+local rawget, type = rawget, type
 
 local layer = module.layer
 
@@ -160,6 +160,94 @@ function GlobalMeanPool.describe()
   return "GlobalMeanPool()"
 end
 
+-- ---- Upsample -----------------------------------------------------------------------------------------------
+
+---@class conflux.Upsample: conflux.Module
+---@field scale? number|number[]
+---@field size? integer|integer[]
+---@field mode string
+---@field align_corners boolean
+local Upsample = layer "Upsample"
+
+local MODES = "'nearest' or 'bilinear'"
+
+local function is_scale(v)
+  return type(v) == "number" and v > 0 and v < math.huge
+end
+
+local function is_scales(v)
+  return is_scale(v) or type(v) == "table" and #v == 2 and is_scale(v[1]) and is_scale(v[2])
+end
+
+fields.scale_or_nil = {function(v) return v == nil or is_scales(v) end, "a positive number, {height, width} or nil"}
+fields.pair_or_nil = {function(v) return v == nil or fields.pair[1](v) end, "a size, {height, width} or nil"}
+fields.mode = {function(v) return v == "nearest" or v == "bilinear" end, MODES}
+
+local check_upsample = fields.declare(Upsample, {
+  scale = fields.scale_or_nil, size = fields.pair_or_nil, mode = fields.mode, align_corners = fields.boolean,
+})
+
+--- Resizes images: by a scale, to floor(h scale) rows, or to a size.  "nearest" copies pixels, "bilinear" mixes four;
+-- with `align_corners` the centres of the corner pixels stay where they are.
+---@param scale? number|number[]  or {height, width}
+---@param o? {size: integer|integer[]|nil, mode: "nearest"|"bilinear"|nil, align_corners: boolean?}  default: by the
+--- scale, "nearest", false
+function Upsample:init(scale, o)
+  if o == nil and type(scale) == "table" and scale[1] == nil then scale, o = nil, scale end
+  o = check.options("Upsample", o, {"size", "mode", "align_corners"})
+  if (scale == nil) == (o.size == nil) then check.fail("Upsample", "expected a scale or the option size") end
+  if scale ~= nil and not is_scales(scale) then
+    check.wrong("Upsample", "scale", "a positive number, or {height, width}", scale)
+  end
+  self.mode = o.mode == nil and "nearest" or o.mode
+  if not fields.mode[1](self.mode) then check.wrong("Upsample", "mode", MODES, self.mode) end
+  self.align_corners = o.align_corners ~= nil and check.boolean("Upsample", "align_corners", o.align_corners)
+  if self.align_corners and self.mode == "nearest" then
+    check.arg("Upsample", "align_corners", "false with the mode 'nearest'", true)
+  end
+  if scale ~= nil then
+    local h, w = both(scale)
+    self.scale = h == w and h or {h, w}
+  else
+    self.size = arguments.pair("Upsample", "size", o.size, 1)
+  end
+end
+
+local scale_t = ffi.typeof "double[2]"
+
+function Upsample:forward(x)
+  check_upsample("forward", self)
+  check_x(Upsample, x)
+  local size, scale = rawget(self, "size"), scale_t()
+  if (size == nil) == (rawget(self, "scale") == nil) then
+    check.fail("Upsample", "expected the field scale or the field size")
+  end
+  if x._ndim ~= 4 then check.arg("Upsample", "x", "images [n, height, width, channels]", check.describe(x)) end
+  if size == nil then
+    scale[0], scale[1] = both(self.scale)
+    size = {math.floor(arguments.size(x, 1) * scale[0]), math.floor(arguments.size(x, 2) * scale[1])}
+    if not fields.pair[1](size) then
+      check.arg("Upsample", "x", ("an image with pixels left after scaling by %s"):format(arguments.text(self.scale)),
+        check.describe(x))
+    end
+  end
+  local height, width = both(size)
+  local bilinear, corners, out = self.mode == "bilinear" and 1 or 0, self.align_corners and 1 or 0, new()
+  local st = C.cfx_upsample(x, height, width, scale, bilinear, corners, out)
+  if st ~= 0 then settle(st, C.cfx_upsample, x, height, width, scale, bilinear, corners, out) end
+  return out
+end
+
+function Upsample:describe()
+  check_upsample("describe", self)
+  local scale, mode = rawget(self, "scale"), ("'%s'"):format(self.mode)
+  local options = arguments.options_text {
+    {"size", rawget(self, "size"), nil}, {"mode", mode, "'nearest'"}, {"align_corners", self.align_corners, false},
+  }
+  return ("Upsample(%s)"):format(scale and arguments.text(scale) .. options or options:sub(3))
+end
+
 return {
   MaxPool = MaxPool, MeanPool = MeanPool, AdaptiveMeanPool = AdaptiveMeanPool, GlobalMeanPool = GlobalMeanPool,
+  Upsample = Upsample,
 }
