@@ -17,8 +17,9 @@ typedef float pixel __attribute__((vector_size(16), aligned(4)));
 /* Pixel i of the result is the sum of `count[i]` pixels from first[i] on, each with its weight. */
 typedef struct weights {
     int32_t *first, *count;
-    float *weight; /* [pixels of the result, most] */
-    int32_t most;
+    float *weight; /* [pixels of the result, most]; behind a pixel's own they are 0 */
+    int32_t most;  /* room for so many each */
+    int32_t taps;  /* the largest count */
 } weights;
 
 static double step_of(const cf_scale *s) { return (s->to - s->from) / s->size; }
@@ -57,41 +58,54 @@ static void fill_weights(const cf_scale *s, weights *w) {
         float *weight = w->weight + (size_t)i * (size_t)w->most;
         for (int32_t k = from; k < to; k++) sum += height(s, k, center);
         for (int32_t k = from; k < to; k++) weight[k - from] = (float)(height(s, k, center) / sum);
+        for (int32_t k = to - from; k < w->most; k++) weight[k] = 0;
         w->first[i] = from - begin;
         w->count[i] = to - from;
+        if (w->taps < to - from) w->taps = to - from;
     }
 }
 
 /* ---- the two directions ---------------------------------------------------------------------------- */
 
-/* The weighted sum of `count` rows of n bytes. */
-CF_FOR_PROCESSORS static void join_rows(const unsigned char *in, size_t n, const float *weight, int32_t count,
-                                        float *out) {
-    const float w = weight[0];
-    for (size_t i = 0; i < n; i++) out[i] = w * (float)in[i];
-    int32_t k = 1;
-    for (; k + 1 < count; k += 2) {
-        const unsigned char *a = in + (size_t)k * n, *b = a + n;
-        const float wa = weight[k], wb = weight[k + 1];
-        for (size_t i = 0; i < n; i++) out[i] += wa * (float)a[i] + wb * (float)b[i];
+/* The weighted sum of `count` rows of n bytes; three at a time, which is most often all. */
+CF_FOR_PROCESSORS static void join_rows(const unsigned char *restrict in, size_t n, const float *weight, int32_t count,
+                                        float *restrict out) {
+    const unsigned char *b = in + (count > 1 ? n : 0), *c = in + (count > 2 ? 2 * n : 0);
+    const float wa = weight[0], wb = count > 1 ? weight[1] : 0, wc = count > 2 ? weight[2] : 0;
+    for (size_t i = 0; i < n; i++) out[i] = wa * (float)in[i] + wb * (float)b[i] + wc * (float)c[i];
+    for (int32_t k = 3; k < count; k++) {
+        const unsigned char *more = in + (size_t)k * n;
+        const float w = weight[k];
+        for (size_t i = 0; i < n; i++) out[i] += w * (float)more[i];
     }
-    for (; k < count; k++) {
-        const unsigned char *a = in + (size_t)k * n;
-        const float wa = weight[k];
-        for (size_t i = 0; i < n; i++) out[i] += wa * (float)a[i];
+}
+
+/* The pixels of one row.  A pixel's fourth value is the next one's first, and is written over.  All have as many terms,
+ * some of them 0, so that the loop over few is unrolled where `taps` is a constant. */
+static inline __attribute__((always_inline)) void join(const float *restrict in, const weights *w, int32_t n,
+                                                       int32_t taps, float *restrict out) {
+    for (int32_t i = 0; i < n; i++) {
+        const float *from = in + (size_t)w->first[i] * CHANNELS, *weight = w->weight + (size_t)i * (size_t)w->most;
+        pixel sum = weight[0] * *(const pixel *)from;
+        for (int32_t k = 1; k < taps; k++) sum += weight[k] * *(const pixel *)(from + (size_t)k * CHANNELS);
+        *(pixel *)(out + (size_t)i * CHANNELS) = sum;
+    }
+}
+
+CF_FOR_PROCESSORS static void join_columns(const float *restrict in, const weights *w, int32_t n, float *restrict out) {
+    switch (w->taps) {
+    case 2: join(in, w, n, 2, out); break;
+    case 3: join(in, w, n, 3, out); break;
+    case 4: join(in, w, n, 4, out); break;
+    default: join(in, w, n, w->taps, out);
     }
 }
 
 /* Sums lie between 0 and 255 but for the rounding of weights. */
-static unsigned char to_byte(float x) { return (unsigned char)(x + 0.5f > 255 ? 255 : x + 0.5f); }
-
-/* The pixels of one row.  A pixel's fourth value is the next one's first, and is dropped. */
-CF_FOR_PROCESSORS static void join_columns(const float *in, const weights *w, int32_t n, unsigned char *out) {
-    for (int32_t i = 0; i < n; i++, out += CHANNELS) {
-        const float *from = in + (size_t)w->first[i] * CHANNELS, *weight = w->weight + (size_t)i * (size_t)w->most;
-        pixel sum = {0, 0, 0, 0};
-        for (int32_t k = 0; k < w->count[i]; k++) sum += weight[k] * *(const pixel *)(from + (size_t)k * CHANNELS);
-        for (int c = 0; c < CHANNELS; c++) out[c] = to_byte(sum[c]);
+CF_FOR_PROCESSORS static void to_bytes(const float *restrict in, size_t n, unsigned char *restrict out) {
+    for (size_t i = 0; i < n; i++) {
+        const int32_t x = (int32_t)(in[i] + 0.5f);
+        out[i] = (unsigned char)(x > 255 ? 255 : x);
     }
 }
 
@@ -106,6 +120,7 @@ static char *place_weights(const cf_scale *s, char *at, weights *out) {
     out->count = out->first + s->count;
     out->weight = (float *)(out->count + s->count);
     out->most = most_weights(s);
+    out->taps = 0;
     fill_weights(s, out);
     return at + weights_bytes(s);
 }
@@ -119,19 +134,21 @@ cfx_status cf_resize_run(cf_resize *r, const cf_scale *rows, const cf_scale *col
                          unsigned char *out) {
     int32_t from, to;
     cf_scale_needs(columns, &from, &to);
-    const size_t n = (size_t)(to - from) * CHANNELS;
-    const size_t need = weights_bytes(rows) + weights_bytes(columns) + (n + SPARE) * sizeof(float);
+    const size_t n = (size_t)(to - from) * CHANNELS, wide = (size_t)columns->count * CHANNELS;
+    const size_t spare = (size_t)most_weights(columns) * CHANNELS + SPARE;
+    const size_t need = weights_bytes(rows) + weights_bytes(columns) + (n + spare + wide + SPARE) * sizeof(float);
     if (need > r->bytes) {
         CF_TRY(cf_realloc(&r->memory, need));
         r->bytes = need;
     }
     weights down, across;
     char *at = place_weights(rows, r->memory, &down);
-    float *row = (float *)place_weights(columns, at, &across);
-    memset(row + n, 0, SPARE * sizeof *row);
-    for (int32_t y = 0; y < rows->count; y++, out += (size_t)columns->count * CHANNELS) {
+    float *row = (float *)place_weights(columns, at, &across), *joined = row + n + spare;
+    memset(row + n, 0, spare * sizeof *row);
+    for (int32_t y = 0; y < rows->count; y++, out += wide) {
         join_rows(in + (size_t)down.first[y] * n, n, down.weight + (size_t)y * (size_t)down.most, down.count[y], row);
-        join_columns(row, &across, columns->count, out);
+        join_columns(row, &across, columns->count, joined);
+        to_bytes(joined, wide, out);
     }
     return CFX_OK;
 }

@@ -320,6 +320,21 @@ function DataLoader:__tostring()
   return ("DataLoader(%d samples in %s on %d devices)"):format(self.samples, steps, self._parts)
 end
 
+-- The first batch of a loader over n pictures.
+local function first_batch(key, n, seed, device, o, max_bad)
+  local loader = new_loader(key, {batch = n, seed = seed, transform = o.transform, dtype = o.dtype, mean = o.mean,
+    deviation = o.deviation, scaled = o.scaled, threads = o.threads, bad = "replace", max_bad = max_bad,
+    devices = {device}})
+  local _, batch = loader:epoch(0)()
+  loader:release()
+  return batch[1]
+end
+
+local function draw_seed(fname, seed)
+  if seed == nil then seed = make.randint(0, 2 ^ 31 - 1, 1, {dtype = "int64", device = "cpu"}):item() end
+  return check.integer(fname, "seed", seed, 0, 2 ^ 53)
+end
+
 --- A batch of n pictures drawn at random, with replacement: a table with `image`, `label` and `n`.
 ---@param key conflux.Images
 ---@param n integer
@@ -330,18 +345,45 @@ end
 local function minibatch(key, n, o)
   local fname = "data.minibatch"
   o = check.options(fname, o, {"seed", "transform", "dtype", "mean", "deviation", "scaled", "threads", "device"})
-  local seed = o.seed
-  if seed == nil then seed = make.randint(0, 2 ^ 31 - 1, 1, {dtype = "int64", device = "cpu"}):item() end
-  check.integer(fname, "seed", seed, 0, 2 ^ 53)
-  local drawn = images.draw(fname, key, n, seed)
-  local loader = new_loader(drawn, {batch = n, seed = seed, transform = o.transform, dtype = o.dtype, mean = o.mean,
-    deviation = o.deviation, scaled = o.scaled, threads = o.threads, bad = "replace", max_bad = 1,
-    devices = {check.device(fname, "device", o.device)}})
-  local _, batch = loader:epoch(0)()
-  loader:release()
-  return batch[1]
+  local seed = draw_seed(fname, o.seed)
+  return first_batch(images.draw(fname, key, n, seed), n, seed, check.device(fname, "device", o.device), o, 1)
 end
 
-return {idx = idx, csv = csv, DataLoader = new_loader, minibatch = minibatch, images = images.images,
-  imagenet = images.imagenet, labels = images.labels, solutions = images.solutions, image = images.image,
-  saveimage = images.saveimage, transforms = transforms.transforms}
+local SEEN = {transforms.transforms.resize(256), transforms.transforms.centrecrop(224)}
+
+--- Prints what a model makes of n pictures drawn at random: for each its path, its class, and the likeliest classes
+-- with their probabilities.  The model is called as it is; model:eval() comes first.
+---@param model fun(image: conflux.Tensor): conflux.Tensor  gives logits [n, classes]
+---@param key conflux.Images
+---@param n integer
+---@param o? {top: integer?, seed: integer?, transform: conflux.Transform|conflux.Transform[]|nil, mean: number[]?,
+---  deviation: number[]?, device: (conflux.Device|string)?}
+---  default: 5 (or all classes), a number of cf.randint, the shorter side to 256 and the middle 224, ImageNet's
+---@return {path: string, class: string, predictions: {class: string, probability: number}[]}[]
+local function showpreds(model, key, n, o)
+  local fname = "data.showpreds"
+  o = check.options(fname, o, {"top", "seed", "transform", "mean", "deviation", "device"})
+  local seed = draw_seed(fname, o.seed)
+  local drawn = images.draw(fname, key, n, seed)
+  local top = check.integer(fname, "top", o.top == nil and math.min(5, #key.classes) or o.top, 1, #key.classes)
+  local look = {transform = o.transform == nil and SEEN or o.transform, mean = o.mean, deviation = o.deviation}
+  local batch = first_batch(drawn, n, seed, check.device(fname, "device", o.device), look, 0)
+  local values, ids = model(batch.image):softmax(-1):topk(top)
+  values, ids = values:totable(), ids:totable()
+  local list = {}
+  for i = 1, n do
+    local picture, lines, predictions = drawn[i], {}, {}
+    for k = 1, top do
+      local class = key.classes[ids[i][k] + 1].name
+      predictions[k] = {class = class, probability = values[i][k]}
+      lines[k] = ("%s %.3f"):format(class, values[i][k])
+    end
+    list[i] = {path = picture.path, class = key.classes[picture.id + 1].name, predictions = predictions}
+    print(("%s  %s: %s"):format(picture.path, list[i].class, table.concat(lines, ", ")))
+  end
+  return list
+end
+
+return {idx = idx, csv = csv, DataLoader = new_loader, minibatch = minibatch, showpreds = showpreds,
+  images = images.images, imagenet = images.imagenet, labels = images.labels, solutions = images.solutions,
+  image = images.image, saveimage = images.saveimage, transforms = transforms.transforms}

@@ -22,12 +22,20 @@ local function assert_figures(expected, figures, text)
 end
 
 describe("benchmarks #program", function()
-  for _, name in ipairs {"mlp", "conv", "resnet", "dispatch", "allreduce", "memory", "gpu"} do
+  for _, name in ipairs {"mlp", "conv", "resnet", "dispatch", "allreduce", "memory", "loader", "gpu"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")
       assert.truthy(text:find(name .. ".lua [--quick]", 1, true), text)
     end)
   end
+
+  it("loader shows pictures beside their bare decoding", function()
+    if require "conflux".info().libraries:find "no libjpeg" then return pending "there is no libjpeg-turbo" end
+    local text, figures = run "loader.lua --quick"
+    assert_figures({decode_images_per_s = "images/s", loader_train_images_per_s = "images/s",
+      loader_eval_images_per_s = "images/s", loader_train_of_decode = "ratio", loader_eval_of_decode = "ratio"},
+      figures, text)
+  end)
 
   it("mlp shows each step beside its floor", function()
     local text, figures = run "mlp.lua --quick"

@@ -349,3 +349,21 @@ describe("data.minibatch", function()
     assert.refuses(function() cf.data.minibatch(key, 0) end, "data.minibatch: argument 'n'")
   end)
 end)
+
+describe("data.showpreds", function()
+  it("prints pictures with their likeliest classes", function()
+    local key, printed, print_before = cf.data.images(root), {}, print
+    _G.print = function(text) printed[#printed + 1] = text end
+    local ok, list = pcall(cf.data.showpreds, function(x)
+      assert.same({3, 4, 4, 3}, x.shape)
+      return cf.tensor {{0, 9}, {0, 9}, {9, 0}}
+    end, key, 3, {transform = T.resize {4, 4}, seed = 2, top = 1})
+    _G.print = print_before
+    assert.is_true(ok, list)
+    assert.equal(3, #printed)
+    for i, class in ipairs {"b", "b", "a"} do assert.equal(class, list[i].predictions[1].class) end
+    assert.matches(list[1].path, printed[1], 1, true)
+    assert.matches("b 1.000", printed[1], 1, true)
+    assert.refuses(function() cf.data.showpreds(print, key, 3, {top = 3}) end, "data.showpreds: argument 'top'")
+  end)
+end)
