@@ -1,8 +1,8 @@
 /* channels.cuh: sums over the channels of packed tensors [samples, rows, c], and what is made of x by numbers of each
  * channel: what batch and group normalisation consist of.
  *
- * The tensors are matrices [samples rows, c], summed by strips (rows.cuh) of each sample's row blocks.  A channel's mean
- * and variance are those of its group: of a batch normalisation each channel is one.
+ * The tensors are matrices [samples rows, c], summed by strips (rows.cuh) of each sample's row blocks.  A channel's
+ * mean and variance are those of its group: of a batch normalisation each channel is one.
  */
 #ifndef CF_CUDA_CHANNELS_CUH
 #define CF_CUDA_CHANNELS_CUH
@@ -76,8 +76,8 @@ template <class C, int N> struct cf_channel_coefficients {
 
 /* ---- sums --------------------------------------------------------------------------------------------------- */
 
-/* Of the rows of each row block the mean, and the sum of the squares of what is left without it: by sums of what is left
- * without the block's first row. */
+/* Of the rows of each row block the mean, and the sum of the squares of what is left without it: by sums of what is
+ * left without the block's first row. */
 template <class M, int N> __global__ void cf_channel_moments(const cf_channel_job j) {
     typedef typename M::C C;
     __shared__ double room[CF_THREADS * N];

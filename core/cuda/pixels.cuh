@@ -1,11 +1,11 @@
-/* pixels.cuh: kernels that make packed images [n, height, width, c], a thread a pixel's channel or the N of 16 bytes. */
+/* pixels.cuh: kernels that make packed images [n, height, width, c]: a thread a pixel's channel, or N in 16 bytes. */
 #ifndef CF_CUDA_PIXELS_CUH
 #define CF_CUDA_PIXELS_CUH
 
 #include "cuda/items.cuh"
 
 typedef struct cf_pixel_job {
-    cf_view y, x;        /* what is made, of what */
+    cf_view y, x;        /* made; read */
     int64_t c, elements; /* elements: of y */
 } cf_pixel_job;
 

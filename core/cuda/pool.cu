@@ -1,7 +1,7 @@
 /* pool.cu: the largest and the mean of windows of images [n, height, width, c], and their gradients.
  *
- * A thread makes a pixel's channel, or the N of 16 bytes.  A gradient is gathered: each pixel of the input goes over the
- * windows that have it, in order.
+ * A thread makes a pixel's channel, or the N of 16 bytes.  A gradient is gathered: each pixel of the input goes over
+ * the windows that have it, in order.
  */
 #include "cuda/pixels.cuh"
 

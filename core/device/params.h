@@ -143,8 +143,8 @@ typedef struct cf_batchnorm_params {
     int32_t affine, residual, relu;
 } cf_batchnorm_params;
 
-/* training: mean and variance were those of x.  dx, dresidual, dgamma (and dbeta), affine (gamma and beta), y: these are
- * there.  y is where a result with a residual went through relu: without one x says what it was. */
+/* training: mean and variance were those of x.  dx, dresidual, dgamma (and dbeta), affine (gamma and beta), y: these
+ * are there.  y is where a result with a residual went through relu: without one x says what it was. */
 typedef struct cf_batchnorm_bw_params {
     double eps;
     int32_t training, relu, dx, dresidual, dgamma, affine, y;

@@ -1,4 +1,4 @@
-/* sampling.h: which pixels an image of another size is made of, along one axis; PyTorch's rules, to the bit of a float. */
+/* sampling.h: which pixels an image of another size is made of, along one axis, by PyTorch's rules. */
 #ifndef CF_DEVICE_SAMPLING_H
 #define CF_DEVICE_SAMPLING_H
 

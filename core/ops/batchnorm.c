@@ -146,8 +146,8 @@ static cfx_status batchnorm_backward(cfx_tape *tape, cf_node *node, const cfx_te
 
 /* ---- the result ------------------------------------------------------------------------------------- */
 
-/* The statistics by which x is normalised, which are made: of its rows, or copies of what has run, which may move before
- * a gradient needs them. */
+/* The statistics by which x is normalised, which are made: of its rows, or copies of what has run, which may move
+ * before a gradient needs them. */
 static cfx_status run_stats(cfx_tensor *rows, const cfx_batch_state *s, bool training, cfx_tensor *mean,
                             cfx_tensor *var) {
     cfx_device *device = cf_device(rows);

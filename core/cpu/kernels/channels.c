@@ -80,7 +80,7 @@ static piece piece_of(const cf_channels *g, int64_t item) {
 static int64_t pieces(const cf_channels *g) { return g->samples * g->chunks * g->strips; }
 static int team_of(cf_worker *worker, const cf_channels *g) { return cf_cpu_team(worker, g->samples * g->rows * g->c); }
 
-/* At most CHANNEL_ROWS rows of n elements from `element` on: the memory itself, or a copy; *step: from one to the next. */
+/* At most CHANNEL_ROWS rows of n elements from `element` on: the memory itself, or a copy; *step: from row to row. */
 static const void *read_rows(const cf_channels *g, const cf_view *x, int64_t element, int64_t rows, int64_t n,
                              char *temp, int64_t *step) {
     const bool direct = x->dtype == cf_compute_dtype(g->compute);

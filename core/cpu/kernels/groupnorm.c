@@ -78,8 +78,8 @@ cfx_status CF_K(groupnorm)(cf_worker *worker, const cf_call *call) {
     return CFX_OK;
 }
 
-/* dx = scale dy - rstd h - (x - mean) rstd^3 hx, with the means h of gamma dy and hx of gamma dy (x - mean) over a group,
- * given the channels' sums of dy and dy (x - mean). */
+/* dx = scale dy - rstd h - (x - mean) rstd^3 hx, with the means h of gamma dy and hx of gamma dy (x - mean) over a
+ * group, given the channels' sums of dy and dy (x - mean). */
 static void fill_slopes(const arrays *a, int64_t groups, const double *sum_g, const double *sum_gx, const double *gamma,
                         const double *rstd) {
     const int64_t c = a->g->c, n = c / groups;

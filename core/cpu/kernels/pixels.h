@@ -8,7 +8,7 @@
 typedef struct cf_pixels {
     cf_compute compute;
     int64_t c;
-    cf_view y, x; /* what is made, of what */
+    cf_view y, x; /* made; read */
     int is_direct;
 } cf_pixels;
 
