@@ -76,6 +76,75 @@ describe("scripts/fashion.lua #program", function()
   end)
 end)
 
+describe("scripts/resnet.lua #program", function()
+  local cf = require "conflux"
+  local directory = os.tmpname()
+  os.remove(directory)
+  local model = directory .. "/model.safetensors"
+  local common = ("--data %s --arch resnet18 --width 2 --size 16 --batch 4 --model %s"):format(directory, model)
+  local problem
+
+  -- Dark pictures and bright ones, in folders.
+  setup(function()
+    for _, split in ipairs {"train", "val"} do
+      for class, light in pairs {dark = 40, bright = 200} do
+        local folder = ("%s/%s/%s"):format(directory, split, class)
+        assert(os.execute("mkdir -p " .. folder) == 0)
+        for i = 1, split == "train" and 14 or 5 do
+          local picture = cf.randint(light - 40, light + 40, 20, 18, 3):to "uint8"
+          local ok, message = pcall(cf.data.saveimage, ("%s/%d.jpg"):format(folder, i), picture)
+          problem = problem or not ok and message
+        end
+      end
+    end
+  end)
+  teardown(function() os.execute("rm -rf " .. directory) end)
+
+  local function line(text)
+    return text:match "top%-1 (%d%.%d%d%d%d)"
+  end
+
+  it("trains alike in every run, judges, predicts and exports", function()
+    if problem then return pending(problem) end
+    local train = ("scripts/resnet.lua train %s --epochs 2 --devices %s"):format(common, devices.spec(2))
+    local text, code = run(train)
+    assert.equal(0, code, text)
+    assert.matches("resnet18: 28 images of 2 classes, 10 held out\n", text)
+    for epoch = 1, 2 do
+      assert.matches(("epoch %d/2  loss %%d+%%.%%d+  top%%-1 %%d%%.%%d+  top%%-5 1%%.0000  images/s ")
+        :format(epoch), text)
+    end
+    local function losses(from) return from:match "epoch 1/2  loss (%S+)", from:match "epoch 2/2  loss (%S+)" end
+    assert.same({losses(text)}, {losses((run(train)))})
+
+    local best = text:match(": top%-1 (%S+)\n$")
+    assert.equal(best, line((run("scripts/resnet.lua eval " .. common))))
+    text, code = run(("scripts/resnet.lua predict %s/val/dark/1.jpg --model %s"):format(directory, model))
+    assert.equal(0, code, text)
+    assert.matches("1%.jpg\n +%d+%.%d %%  %a+\n +%d+%.%d %%  %a+\n$", text)
+
+    local exported = directory .. "/torchvision.safetensors"
+    text, code = run(("scripts/resnet.lua export %s --model %s"):format(exported, model))
+    assert.equal(0, code, text)
+    assert.equal(best, line((run(("scripts/resnet.lua eval %s --weights %s"):format(common, exported)))))
+  end)
+
+  it("explains its options, and refuses others", function()
+    local text, code = run "scripts/resnet.lua --help"
+    assert.equal(0, code)
+    for _, name in ipairs {"--data", "--arch", "--weights", "--epochs", "--batch", "--lr", "--size", "--width",
+      "--devices", "--seed"} do
+      assert.is_truthy(text:find(name, 1, true), name)
+    end
+    for arguments, message in pairs {["fly"] = "there is no 'fly'", ["train --bach 3"] = "unknown option %-%-bach",
+      ["train --size 7"] = "%-%-size: '7' will not do", ["predict"] = "no images", [""] = "what is to be done"} do
+      text, code = run("scripts/resnet.lua " .. arguments)
+      assert.equal(2, code)
+      assert.matches(message, text)
+    end
+  end)
+end)
+
 describe("scripts/quickstart", function()
   local path, build = "scripts/quickstart", program.conflux:gsub("/?bin/conflux$", "")
 
