@@ -10,6 +10,8 @@ local ELSEWHERE = {
   {"^%(cd build && cpack%)", "install_spec"},
   {"^sudo apt install", "install_spec unpacks the package"},
   {"^scripts/docs", "docs_spec"},
+  {"scripts/make%-imagenet%.lua", "scripts_spec and pictures_spec run what needs these pictures"},
+  {"scripts/resnet%.lua", "scripts_spec"},
   {"%-%-target bundle", "bundle_spec"},
 }
 
