@@ -168,3 +168,37 @@ describe("scripts/quickstart", function()
     assert.equal(1, builds)
   end)
 end)
+
+describe("scripts/make-imagenet.lua #program", function()
+  local data = run "scripts/make-imagenet.lua --help":match "%-%-data DIR.-%((.-)%)"
+  local handle = io.open(data .. "/train-images-idx3-ubyte.gz")
+  if handle then handle:close() end
+
+  it("refuses options that will not do", function()
+    for arguments, message in pairs {[""] = "OUT is missing", ["a b"] = "unknown argument b",
+      ["a --size 0"] = "'0' will not do", ["a --out 3"] = "unknown option", ["a --train"] = "--train needs a value"} do
+      local text, code = run("scripts/make-imagenet.lua " .. arguments)
+      assert.equal(2, code)
+      assert.matches(message, text, 1, true)
+    end
+  end)
+
+  it("makes a tree that cf.data.imagenet reads", function()
+    local cf = require "conflux"
+    if not handle then return pending "Fashion-MNIST is not installed (dataset-fashion-mnist)" end
+    if cf.info().libraries:find "no libjpeg" then return pending "there is no libjpeg-turbo" end
+    local tree = os.tmpname()
+    os.remove(tree)
+    local text, code = run(("scripts/make-imagenet.lua %s --train 60 --val 40 --size 56"):format(program.quote(tree)))
+    assert.equal(0, code, text)
+    local train, val = cf.data.imagenet(tree), cf.data.imagenet(tree, {split = "val"})
+    assert.same({60, 40, 10, 9}, {train:size(), val:size(), #train.classes, train[1].id}) -- the first one is a boot
+    assert.equal("ankle boot", train.classes[10].description)
+    local boot = cf.data.image(train[1].path, nil, {dtype = "uint8", device = "cpu"})
+    local pixels = cf.data.idx(data .. "/train-images-idx3-ubyte.gz", {device = "cpu"})[1]
+    assert.same({56, 56, 3}, boot.shape)
+    local mean = boot:to "float32":mean():item()
+    assert.near(pixels:to "float32":mean():item(), mean, 2)
+    program.shell("rm -r " .. program.quote(tree))
+  end)
+end)
