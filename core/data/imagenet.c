@@ -118,8 +118,9 @@ static cfx_status read_mapping(cfx_context *context, const char *root, mapping *
 /* Gives the wanted classes their ids. */
 static cfx_status choose(mapping *m, int32_t n, const char *const *classes, cfx_images *images) {
     for (int32_t i = 0; i < (classes ? n : m->n); i++) {
-        synset *s = classes ? find_synset(m, classes[i]) : &m->synset[i];
-        if (!s) return cf_fail(CFX_EARG, "classes: there is no class '%.100s' in the mapping", classes[i]);
+        const char *const name = classes ? classes[i] : m->synset[i].name;
+        synset *s = classes ? find_synset(m, name) : &m->synset[i];
+        if (!s) return cf_fail(CFX_EARG, "classes: there is no class '%.100s' in the mapping", name);
         if (s->id >= 0) return cf_fail(CFX_EARG, "classes: '%s' is there twice", s->name);
         s->id = i;
         CF_TRY(cf_images_add_class(images, s->name, s->description));

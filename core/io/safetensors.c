@@ -56,7 +56,7 @@ typedef struct narrow {
         for (size_t i = 0; i < n; i++) {                             \
             type v; /* a file aligns nothing */                      \
             memcpy(&v, (const char *)from + i * sizeof v, sizeof v); \
-            to[i] = v;                                               \
+            to[i] = (int32_t)v;                                      \
         }                                                            \
     }
 WIDEN(widen_int8, int8_t)
@@ -69,7 +69,7 @@ enum { NARROWS = sizeof narrows / sizeof *narrows };
 typedef struct entry {
     char *name;
     int32_t dtype, ndim;
-    const narrow *narrow; /* what the file holds, or NULL: values of dtype */
+    const narrow *narrow; /* the file's own type, or NULL: values of dtype */
     int64_t shape[CFX_MAX_DIMS];
     int64_t begin, end; /* data offsets */
 } entry;

@@ -442,7 +442,7 @@ local function read_file(path, device, rename)
   return file
 end
 
--- What a file holds: the tree in its metadata, or what the names say.
+-- The tree of a file: the one in its metadata, or the one that the names say.
 local function grow_file(file)
   if file.node then return grow_tree(file, false) end
   local tensors = {}

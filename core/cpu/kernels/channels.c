@@ -313,7 +313,7 @@ static void gradient_part(void *context, int64_t from, int64_t to) {
                    *slope = number_at(g, all->slope, &p);
         const void *dy = CF_K(read)(&j->dy, g->compute, p.element, p.n, &temp[0]);
         const void *x = CF_K(read)(&j->x, g->compute, p.element, p.n, &temp[1]);
-        const void *y = j->y.data ? CF_K(read)(&j->y, g->compute, p.element, p.n, &temp[2]) : NULL;
+        const void *y = j->gate == CF_GATE_OUTPUT ? CF_K(read)(&j->y, g->compute, p.element, p.n, &temp[2]) : NULL;
         void *dx = target(g, &j->dx, p.element, &temp[3]);
         void *dresidual = j->dresidual.data ? target(g, &j->dresidual, p.element, &temp[4]) : NULL;
         LOOP(g->compute, gradient, j->gate, dy, x, y, p.n, mean, scale, shift, flat, slope, dx, dresidual);

@@ -93,7 +93,7 @@ function Chain:forward(x)
   return x
 end
 
--- What nn.fold calls on a copy of a container, and what it gives to it.
+-- The argument of `folded`, which nn.fold gives.
 local function check_fold(class, fold)
   if type(fold) ~= "function" then check.wrong(class.__layer, "fold", "the function that nn.fold gives", fold) end
 end
