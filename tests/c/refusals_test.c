@@ -181,6 +181,7 @@ static int call(int row, cfx_tensor *x) {
     CALL(cfx_reduce_scatter("sum", 1, ALL(x), EACH(&a)));
     CALL(cfx_reduce_scatter("sum", 1, ALL(&a), EACH(x)));
     CALL(load(x, cpu)); /* cfx_loader_new */
+    CALL(cfx_image_write("/nowhere/file", x, 90));
     CALL(cfx_safetensors_write("/nowhere/file", 1, ALL(x), one_path, 0, NULL, NULL));
     return END;
 }
@@ -189,6 +190,7 @@ static int call(int row, cfx_tensor *x) {
 static int call_without_device(int row) {
     int at = 0;
     static float values[4];
+    const cfx_image_options images = {.size = sizeof images, .dtype = CFX_UINT8, .deviation = {1, 1, 1}};
     CALL(cfx_empty(NULL, CFX_FLOAT32, 2, two, &out));
     CALL(cfx_full(NULL, CFX_FLOAT32, 2, two, 1, &out));
     CALL(cfx_from_host(NULL, CFX_FLOAT32, 2, two, values, &out));
@@ -200,6 +202,7 @@ static int call_without_device(int row) {
     CALL(cfx_layout_pack(layout, NULL, EACH(&a)));
     CALL(cfx_idx_read(NULL, "/nowhere/file", &out));
     CALL(cfx_csv_read(NULL, "/nowhere/file", ',', 0, CFX_FLOAT32, &out));
+    CALL(cfx_image_read(NULL, "/nowhere/file", &images, 0, &out));
     CALL(cfx_safetensors_read(NULL, 0, NULL, &out));
     CALL(load(&a, NULL));
     CALL(cfx_loader_next(NULL, NULL, NULL, NULL));
