@@ -356,8 +356,8 @@ local function layout_of(tensors, array, paths)
   return new_layout(n, array, paths)
 end
 
--- The state of a plain model, its buffers and a layer's integers, moves into flat buffers, too, if all of it lies on one
--- device.
+-- The state of a plain model, its buffers and a layer's integers, moves into flat buffers, too, if all of it lies on
+-- one device.
 local function pack_state(record)
   local tensors, paths, has_layer = {}, {}, tree.has_layer(record)
   for i = 1, #record.others do
