@@ -274,7 +274,7 @@ f(cf.ones(2))]]
     local out, err, code = run "--devices 'cpu*2' --threads 3 --memory-limit 1G --info"
     assert.same({"", 0}, {err, code})
     assert.equal(run("-v"), out:match "^[^\n]*\n") -- build and LuaJIT
-    assert.matches("\nABI %d+, %w+ %w+, zlib %d[%d.]*\n", out)
+    assert.matches("\nABI %d+, %w+ %w+, zlib %d[%d.]*, [^\n]*libjpeg[^\n]*\n", out)
     assert.matches("\ncpu: .*, %S+ kernels, [%d.]+ GiB %(oneDNN %d+%.%d+%.%d+; lib[^\n]+%)\n", out)
     assert.matches("\ncuda: .", out)
     assert.matches("\nrun: cpu:0: 2 threads, 0.0 of at most 1024 MiB in use\nrun: cpu:1: 1 thread, 0.0 of", out)
