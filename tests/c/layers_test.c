@@ -275,7 +275,7 @@ TEST(rows_are_right_wherever_they_begin_and_end) {
     EACH_MACHINE(m) {
         if (m->team > 2) continue;
         for (begins = 0; begins < 4; begins++)
-            for (int64_t k = 0; k < 80; k++) {
+            for (int64_t k = begins % (SANITIZED ? 3 : 1); k < 80; k += SANITIZED ? 3 : 1) {
                 const int64_t n = k < 70 ? k + 1 : longer[k - 70];
                 const int dtype = float_types[(k + begins) % FLOAT_TYPES];
                 check_softmax(m, dtype, k % 2, 2, n, PACKED);
