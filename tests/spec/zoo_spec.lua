@@ -2,7 +2,6 @@
 require "tests.spec.helper"
 local cf = require "conflux"
 local convolutions = require "tests.spec.convolutions"
-local devices = require "tests.spec.devices"
 local json = require "conflux.json"
 local values = require "tests.spec.formula".values
 local nn, zoo = cf.nn, cf.zoo
@@ -12,15 +11,10 @@ local reference, recorded = cf.load("tests/fixtures/resnet.safetensors", {metada
 local path = os.tmpname()
 teardown(function() os.remove(path) end)
 
--- Whole networks take a CPU that pretends to be a GPU minutes.
-local function is_slow()
-  return not devices.are_cpu and tostring(cf.info()):find("pretends to be a GPU", 1, true) ~= nil
-end
-
--- A test that calls convolutions; `whole`: those of networks of their full width.
-local function computes(name, f, whole)
+-- A test that calls convolutions.
+local function computes(name, f)
   it(name, function()
-    local why = convolutions.missing() or whole and is_slow() and "whole networks are too slow here"
+    local why = convolutions.missing()
     if why then return pending(why) end
     f()
   end)
@@ -120,7 +114,8 @@ end
 local WHAT = {"logits", "loss", "d.norms", "d.elements", "running_mean.norms", "running_mean.elements",
   "running_var.norms", "running_var.elements"}
 
-describe("a residual network", function()
+-- Networks of their full width: a CPU that pretends to be a GPU, or that a sanitizer watches, needs minutes for them.
+describe("a residual network #network", function()
   local x = values({BATCH, SIZE, SIZE, 3}, IMAGE)
   local ids = cf.tensor({3, 4}, {dtype = "int64"})
 
@@ -144,7 +139,7 @@ describe("a residual network", function()
         local far = distance(found[name], find(record.train, name))
         assert.is_true(far <= 1e-8, ("%s: %g"):format(name, far))
       end
-    end, true)
+    end)
 
     computes("computes what torchvision's " .. arch .. " does in float32, as near as PyTorch does", function()
       local logits, loss, found = both "float32"
@@ -157,7 +152,7 @@ describe("a residual network", function()
         if not name:find "running" then limit = 3 * find(record.float32, like):item() end
         assert.is_true(far <= limit, ("%s: %g, at most %g"):format(name, far, limit))
       end
-    end, true)
+    end)
   end
 end)
 
