@@ -67,7 +67,7 @@ struct cfx_loader {
     int64_t epoch, first;       /* of this turn; steps are counted from `first` */
     int64_t ordered;            /* the epoch of `order` */
     int64_t freed, taken, made, opened;
-    int64_t row; /* of the step opened last, the next to be written */
+    int64_t row, rows; /* of the step opened last: the next to be written, and how many it has */
     int32_t busy, stale;
     int ordering, quit;
     int has_mutex, has_work, has_ready;
@@ -134,18 +134,19 @@ static cfx_status write_row(writer *w, const claim *c, int64_t k) {
 
 static int may_claim(const cfx_loader *l) {
     if (!l->turn || l->stale || l->ordering) return 0;
-    if (l->opened && l->row < l->slots.slot[(l->opened - 1) % l->slots.n].samples) return 1;
+    if (l->row < l->rows) return 1;
     return l->first + l->opened < l->steps && l->opened - l->freed < l->slots.n;
 }
 
 static claim claim_rows(cfx_loader *l) {
-    if (!l->opened || l->row == slot_of(l, l->opened - 1)->samples) {
-        cf_slot_open(&l->slots, slot_of(l, l->opened), step_samples(l, l->first + l->opened));
-        l->opened++;
+    if (l->row == l->rows) {
         l->row = 0;
+        l->rows = step_samples(l, l->first + l->opened);
+        cf_slot_open(&l->slots, slot_of(l, l->opened), l->rows);
+        l->opened++;
     }
     claim c = {.turn = l->turn, .epoch = l->epoch, .row = l->row, .slot = slot_of(l, l->opened - 1)};
-    const int64_t left = c.slot->samples - l->row;
+    const int64_t left = l->rows - l->row;
     c.count = left < l->samples->grain ? left : l->samples->grain;
     c.position = (l->first + l->opened - 1) * l->total + l->row;
     l->row += c.count;
@@ -430,7 +431,7 @@ CFX_API cfx_status cfx_loader_begin(cfx_loader *l, int64_t epoch, int64_t step) 
     l->turn++;
     l->epoch = epoch;
     l->first = step;
-    l->freed = l->taken = l->made = l->opened = l->row = 0;
+    l->freed = l->taken = l->made = l->opened = l->row = l->rows = 0;
     l->stale = l->busy;
     pthread_cond_broadcast(&l->work);
     pthread_mutex_unlock(&l->mutex);

@@ -475,6 +475,31 @@ TEST(bad_samples_are_left_out_where_that_is_asked_for) {
     cfx_loader_free(&loader);
 }
 
+/* A step whose bad samples are left out has fewer rows than were claimed of it. */
+TEST(bad_samples_are_left_out_by_any_number_of_threads_and_steps_ahead) {
+    int64_t ids[30];
+    numbers source;
+    for (int threads = 1; threads <= 5; threads += 2) {
+        for (int ahead = 0; ahead < 4; ahead++) {
+            cfx_loader_options o = options(5, 2, 0, KEEP); /* two bad samples a step */
+            o.skip_bad = 1;
+            o.max_bad = 1;
+            o.threads = threads;
+            o.prefetch = ahead;
+            cfx_loader *loader = make_numbers(&source, 30, o);
+            for (int64_t epoch = 0; epoch < 20; epoch++) {
+                CHECK_STATUS(cfx_loader_begin(loader, epoch, 0), CFX_OK);
+                CHECK_EQ(take_all_numbers(loader, ids), 24);
+                for (int64_t i = 0, id = 0; i < 24; i++, id++) {
+                    if (id % BAD_EVERY == BAD_FROM) id++;
+                    CHECK_EQ(ids[i], id);
+                }
+            }
+            cfx_loader_free(&loader);
+        }
+    }
+}
+
 TEST(more_bad_samples_than_allowed_are_an_error_with_the_last_one) {
     int64_t ids[30], counts[2];
     int32_t more;
