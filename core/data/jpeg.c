@@ -5,7 +5,6 @@
  */
 #include "data/jpeg.h"
 
-#include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <jpeglib.h>
 
 #include "base/locale.h"
+#include "base/replace.h"
 
 enum {
     MARGIN_COLUMNS = 16, /* a chroma sample reaches so far at most */
@@ -229,17 +229,51 @@ cfx_status cf_jpeg_decode(cf_jpeg *j, int32_t scale, cf_rect part, unsigned char
 
 /* ---- files ----------------------------------------------------------------------------------------- */
 
-static cfx_status encode(FILE *file, const unsigned char *pixels, int32_t height, int32_t width, int32_t channels,
+/* The file that is written, a bufferful at a time. */
+typedef struct target {
+    struct jpeg_destination_mgr manager; /* first: libjpeg knows this alone */
+    cf_replace *file;
+    unsigned char buffer[1 << 14];
+} target;
+
+static void rewind_buffer(target *t) {
+    t->manager.next_output_byte = t->buffer;
+    t->manager.free_in_buffer = sizeof t->buffer;
+}
+
+static void begin_target(j_compress_ptr c) { rewind_buffer((target *)c->dest); }
+
+static void put_bytes(j_compress_ptr c, size_t n) {
+    target *t = (target *)c->dest;
+    failure *f = (failure *)c->err;
+    f->status = cf_replace_write(t->file, t->buffer, n);
+    if (f->status != CFX_OK) longjmp(f->escape, 1); /* the message is there */
+    rewind_buffer(t);
+}
+
+static boolean empty_buffer(j_compress_ptr c) {
+    put_bytes(c, sizeof((target *)c->dest)->buffer);
+    return TRUE;
+}
+
+static void end_target(j_compress_ptr c) { put_bytes(c, sizeof((target *)c->dest)->buffer - c->dest->free_in_buffer); }
+
+static cfx_status encode(cf_replace *file, const unsigned char *pixels, int32_t height, int32_t width, int32_t channels,
                          int32_t quality) {
     struct jpeg_compress_struct c;
     failure f;
+    target t = {.manager = {.init_destination = begin_target,
+                            .empty_output_buffer = empty_buffer,
+                            .term_destination = end_target},
+                .file = file};
+    f.text[0] = '\0';
     c.err = set_failure(&f);
     if (setjmp(f.escape)) {
         jpeg_destroy_compress(&c);
-        return failed(&f);
+        return *f.text ? cf_fail(f.status, "%s: %s", file->path, f.text) : f.status;
     }
     jpeg_create_compress(&c);
-    jpeg_stdio_dest(&c, file);
+    c.dest = &t.manager;
     c.image_width = (JDIMENSION)width;
     c.image_height = (JDIMENSION)height;
     c.input_components = channels;
@@ -260,12 +294,12 @@ static cfx_status encode(FILE *file, const unsigned char *pixels, int32_t height
 
 cfx_status cf_jpeg_write(const char *path, const unsigned char *pixels, int32_t height, int32_t width, int32_t channels,
                          int32_t quality) {
-    FILE *file = fopen(path, "wbe");
-    if (!file) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
-    const cfx_status status = encode(file, pixels, height, width, channels, quality);
-    const int lost = ferror(file);
-    if ((fclose(file) != 0 || lost) && status == CFX_OK) return cf_fail(CFX_EIO, "%s: %s", path, cf_strerror(errno));
-    return status == CFX_OK ? CFX_OK : cf_fail_in(status, path);
+    cf_replace file;
+    CF_TRY(cf_replace_open(path, &file));
+    cfx_status status = encode(&file, pixels, height, width, channels, quality);
+    if (status == CFX_OK) status = cf_replace_commit(&file);
+    cf_replace_close(&file);
+    return status;
 }
 
 #define TEXT_OF(x) #x

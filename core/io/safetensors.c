@@ -13,9 +13,9 @@
  * numbered as they lie in the file.
  */
 #include "base/locale.h"
+#include "base/replace.h"
 #include "base/status.h"
 #include "io/json.h"
-#include "io/replace.h"
 #include "tensor/buffer.h"
 
 #include <errno.h>

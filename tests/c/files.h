@@ -7,7 +7,10 @@
 #define CF_TEST_FILES_H
 
 #include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,6 +92,17 @@ static inline cfx_context *test_context(void) {
         atexit(free_test_context);
     }
     return test_context_made;
+}
+
+/* A disk that holds 4 KiB of each file, by the limit on their sizes; or as it was. */
+static inline void test_fill_disk(bool is_full) {
+    static struct rlimit before;
+    struct rlimit small;
+    if (is_full) getrlimit(RLIMIT_FSIZE, &before);
+    small = before;
+    small.rlim_cur = 4096;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, is_full ? &small : &before);
 }
 
 #endif

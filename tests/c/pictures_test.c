@@ -419,6 +419,32 @@ static size_t mutate(unsigned char *data, size_t bytes, size_t room) {
     return bytes;
 }
 
+TEST(a_picture_that_cannot_be_written_leaves_the_old_one_and_nothing_else) {
+    enum { SIDE = 100 };
+    static unsigned char noise[SIDE * SIDE * 3];
+    for (size_t i = 0; i < sizeof noise; i++) noise[i] = (unsigned char)bits();
+    const int64_t small[] = {2, 2, 3}, large[] = {SIDE, SIDE, 3};
+    cfx_device *cpu = cfx_device_at(test_context(), 0);
+    cfx_tensor x = {0}, y = {0};
+    CHECK_STATUS(cfx_from_host(cpu, CFX_UINT8, 3, small, noise, &x), CFX_OK);
+    CHECK_STATUS(cfx_from_host(cpu, CFX_UINT8, 3, large, noise, &y), CFX_OK);
+    CHECK_STATUS(cfx_image_write(test_path("kept.jpg"), &x, 90), CFX_OK);
+    size_t before, after;
+    char *old = test_bytes(test_path("kept.jpg"), &before);
+    const int files = test_count_files();
+    test_fill_disk(true);
+    CHECK_STATUS(cfx_image_write(test_path("kept.jpg"), &y, 90), CFX_EIO);
+    test_fill_disk(false);
+    CHECK(test_says("kept.jpg: cannot write: File too large"));
+    CHECK_EQ(test_count_files(), files);
+    char *now = test_bytes(test_path("kept.jpg"), &after);
+    CHECK(before == after && memcmp(old, now, before) == 0);
+    free(old);
+    free(now);
+    cfx_release(&x);
+    cfx_release(&y);
+}
+
 TEST(any_bytes_are_a_picture_or_refused) {
     enum { ROOM = 16 * 1024, MOST_PIXELS = 1 << 18 };
     cfx_image_options o = {.size = sizeof o, .n = 2, .dtype = CFX_FLOAT32, .deviation = {1, 1, 1}};

@@ -2,8 +2,6 @@
 #include "test.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include "files.h"
 #include "io/json.h"
@@ -368,7 +366,6 @@ TEST(a_path_that_cannot_be_written_is_named) {
     CHECK_STATUS(write_one("", "w", &one, 1), CFX_EIO);
 }
 
-/* A full disk, by the limit on the size of files. */
 TEST(a_failed_write_leaves_the_old_file_and_nothing_else) {
     enum { N = 65536 };
     static const float values[N];
@@ -377,14 +374,9 @@ TEST(a_failed_write_leaves_the_old_file_and_nothing_else) {
     size_t before, after;
     char *old = test_bytes(test_path("kept"), &before);
     const int files = test_count_files();
-    struct rlimit limit, small;
-    getrlimit(RLIMIT_FSIZE, &limit);
-    small = limit;
-    small.rlim_cur = 4096;
-    signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &small);
+    test_fill_disk(true);
     CHECK_STATUS(write_one(test_path("kept"), "w", values, N), CFX_EIO);
-    setrlimit(RLIMIT_FSIZE, &limit);
+    test_fill_disk(false);
     CHECK(test_says("kept: cannot write: File too large"));
     CHECK_EQ(test_count_files(), files);
     char *now = test_bytes(test_path("kept"), &after);

@@ -208,7 +208,7 @@ describe("data.image", function()
     os.remove(path)
     assert.refuses(function() cf.data.saveimage(path, cf.ones(2, 2)) end, "data.saveimage: argument 'x'")
     assert.refuses(function() cf.data.saveimage("/nowhere/x.jpg", grey) end,
-      "data.saveimage: /nowhere/x.jpg: No such file")
+      "data.saveimage: /nowhere/x.jpg: cannot write there: No such file")
   end)
 end)
 

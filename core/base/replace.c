@@ -1,5 +1,5 @@
 /* replace.c: atomic replacement of files. */
-#include "io/replace.h"
+#include "base/replace.h"
 
 #include <errno.h>
 #include <fcntl.h>

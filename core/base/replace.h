@@ -7,8 +7,8 @@
  * A symbolic link is followed, and the file it names replaced, or made where there is none yet.  A new file gets the
  * mode that the umask gives, a replaced one keeps its own.
  */
-#ifndef CF_IO_REPLACE_H
-#define CF_IO_REPLACE_H
+#ifndef CF_BASE_REPLACE_H
+#define CF_BASE_REPLACE_H
 
 #include "base/status.h"
 
