@@ -191,40 +191,62 @@ template <class S> static bool pick(const S *suggestions, int n, const form *f, 
 
 enum { SUGGESTIONS = 16 };
 
-/* Asks for algorithms and for the workspace of the one that is picked: any refusal says that there is none. */
-static bool choose(cudnnHandle_t handle, const form *f, plan *p) {
+/* Asks for algorithms, and for the workspace of the one that is picked. */
+static cudnnStatus_t choose(cudnnHandle_t handle, const form *f, plan *p) {
     int n = 0;
+    cudnnStatus_t status;
     if (f->op == CF_OP_conv) {
         cudnnConvolutionFwdAlgoPerf_t all[SUGGESTIONS];
-        return !cudnn.GetConvolutionForwardAlgorithm_v7(handle, p->x, p->weight, p->conv, p->y, SUGGESTIONS, &n, all) &&
-               pick(all, n, f, p) &&
-               !cudnn.GetConvolutionForwardWorkspaceSize(handle, p->x, p->weight, p->conv, p->y,
-                                                         (cudnnConvolutionFwdAlgo_t)p->algorithm, &p->workspace);
+        status = cudnn.GetConvolutionForwardAlgorithm_v7(handle, p->x, p->weight, p->conv, p->y, SUGGESTIONS, &n, all);
+        p->exists = status == CUDNN_STATUS_SUCCESS && pick(all, n, f, p);
+        if (!p->exists) return status;
+        return cudnn.GetConvolutionForwardWorkspaceSize(handle, p->x, p->weight, p->conv, p->y,
+                                                        (cudnnConvolutionFwdAlgo_t)p->algorithm, &p->workspace);
     }
     if (f->op == CF_OP_conv_bw_data) {
         cudnnConvolutionBwdDataAlgoPerf_t all[SUGGESTIONS];
-        return !cudnn.GetConvolutionBackwardDataAlgorithm_v7(handle, p->weight, p->y, p->conv, p->x, SUGGESTIONS, &n,
-                                                             all) &&
-               pick(all, n, f, p) &&
-               !cudnn.GetConvolutionBackwardDataWorkspaceSize(
-                   handle, p->weight, p->y, p->conv, p->x, (cudnnConvolutionBwdDataAlgo_t)p->algorithm, &p->workspace);
+        status =
+            cudnn.GetConvolutionBackwardDataAlgorithm_v7(handle, p->weight, p->y, p->conv, p->x, SUGGESTIONS, &n, all);
+        p->exists = status == CUDNN_STATUS_SUCCESS && pick(all, n, f, p);
+        if (!p->exists) return status;
+        return cudnn.GetConvolutionBackwardDataWorkspaceSize(
+            handle, p->weight, p->y, p->conv, p->x, (cudnnConvolutionBwdDataAlgo_t)p->algorithm, &p->workspace);
     }
     cudnnConvolutionBwdFilterAlgoPerf_t all[SUGGESTIONS];
-    return !cudnn.GetConvolutionBackwardFilterAlgorithm_v7(handle, p->x, p->y, p->conv, p->weight, SUGGESTIONS, &n,
-                                                           all) &&
-           pick(all, n, f, p) &&
-           !cudnn.GetConvolutionBackwardFilterWorkspaceSize(
-               handle, p->x, p->y, p->conv, p->weight, (cudnnConvolutionBwdFilterAlgo_t)p->algorithm, &p->workspace);
+    status =
+        cudnn.GetConvolutionBackwardFilterAlgorithm_v7(handle, p->x, p->y, p->conv, p->weight, SUGGESTIONS, &n, all);
+    p->exists = status == CUDNN_STATUS_SUCCESS && pick(all, n, f, p);
+    if (!p->exists) return status;
+    return cudnn.GetConvolutionBackwardFilterWorkspaceSize(
+        handle, p->x, p->y, p->conv, p->weight, (cudnnConvolutionBwdFilterAlgo_t)p->algorithm, &p->workspace);
+}
+
+/* Whether cuDNN says that it has no such convolution, and not that something went wrong.  From version 9 on the
+ * thousands are a status's kind. */
+static bool is_refusal(cudnnStatus_t status) {
+#if CUDNN_MAJOR >= 9
+    return status / 1000 == CUDNN_STATUS_BAD_PARAM / 1000 || status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000;
+#else
+    return status == CUDNN_STATUS_BAD_PARAM || status == CUDNN_STATUS_NOT_SUPPORTED ||
+           status == CUDNN_STATUS_ARCH_MISMATCH;
+#endif
+}
+
+static cfx_status make_plan(cf_cuda_convolutions *c, const form *f, plan *out) {
+    CF_TRY(describe(f, out));
+    const cudnnStatus_t status = choose(c->handle, f, out);
+    if (is_refusal(status)) out->exists = false;
+    else CF_TRY(check(status, "the choice of an algorithm"));
+    return CFX_OK;
 }
 
 static cfx_status plan_of(cf_cuda_convolutions *c, const form *f, plan **out) {
     auto found = c->plans.find(*f);
     if (found == c->plans.end()) {
         plan made = {};
-        const cfx_status status = describe(f, &made);
+        const cfx_status status = make_plan(c, f, &made);
         if (status != CFX_OK) drop(&made);
         CF_TRY(status);
-        made.exists = choose(c->handle, f, &made);
         found = c->plans.emplace(*f, made).first;
     }
     *out = &found->second;

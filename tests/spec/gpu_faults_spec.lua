@@ -139,6 +139,14 @@ describe("a call that fails from some time on #program", function()
   test("ends in an error at the script's line and never hangs: cuDNN", function()
     assert.is_true(try(CUDNN, "cuda:0", CONVOLVE) >= 2 * #CUDNN)
   end)
+
+  -- No other algorithm is taken in its place, then or later.
+  test("only once ends one convolution: cuDNN", function()
+    for _, name in ipairs(CUDNN) do
+      local text = run(CONVOLVE, "cuda:0", ("CONFLUX_EMULATED_FAIL=%s:1-1"):format(name))
+      assert.matches("^failed\t[^\n]+cuDNN: [^\n]+\ntrained\t%d+\n", text, 1)
+    end
+  end)
 end)
 
 describe("a worker that cannot choose its GPU #program", function()
