@@ -410,7 +410,7 @@ CFX_API cfx_status cfx_meanpool(const cfx_tensor *x, const cfx_window *window, i
 CFX_API cfx_status cfx_adaptive_meanpool(const cfx_tensor *x, int64_t height, int64_t width, cfx_tensor *out);
 /* Images of another size, [n, height, width, c]: of the nearest pixels, or bilinear between four; PyTorch's interpolate.
  * scale: its scale_factor of height and width, or 0: the ratio of the sizes.  align_corners: the corners' centres stay
- * where they are. */
+ * where they are.  A pixel that weighs nothing is not read, so that its NaN or infinity is in no result. */
 CFX_API cfx_status cfx_upsample(const cfx_tensor *x, int64_t height, int64_t width, const double scale[2],
                                 int32_t bilinear, int32_t align_corners, cfx_tensor *out);
 /* Zeroes with probability p and scales the rest by 1 / (1 - p) (Srivastava et al. 2014). */

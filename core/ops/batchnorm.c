@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "ops/activation.h"
+#include "ops/gradients.h"
 #include "ops/shape.h"
-#include "ops/tape.h"
 #include "tensor/issue.h"
 #include "tensor/primitive.h"
 
@@ -85,7 +85,7 @@ static cfx_status check(const cfx_tensor *x, const cfx_batch_state *s, const cfx
 enum { X, RESIDUAL, GAMMA, BETA, INPUTS };
 
 /* Makes the gradients g of the inputs that `wants` names: those of x and of a residual are rows [rows, c], as dy is. */
-static cfx_status run_gradient(cf_node *node, cfx_tensor *dy, const bool wants[INPUTS], cfx_tensor g[INPUTS]) {
+static cfx_status run_gradient(cf_node *node, cfx_tensor *dy, const bool *wants, cfx_tensor *g) {
     const kept *k = node->kept;
     cfx_tensor rows[2] = {g[X], g[RESIDUAL]}, *t[11];
     int n = 0, nout;
@@ -122,26 +122,14 @@ static cfx_status batchnorm_backward(cfx_tape *tape, cf_node *node, const cfx_te
     const kept *k = node->kept;
     const bool affine = cf_needs(node, GAMMA) || cf_needs(node, BETA);
     const bool wants[INPUTS] = {cf_needs(node, X), k->relu && cf_needs(node, RESIDUAL), affine, affine};
-    cfx_tensor dy = {0}, g[INPUTS] = {0};
+    cfx_tensor dy = {0}, alike;
     if (!k->relu && cf_needs(node, RESIDUAL)) {
-        cf_alias(grad, &g[RESIDUAL]);
-        CF_TRY(cf_give(tape, node, RESIDUAL, &g[RESIDUAL]));
+        cf_alias(grad, &alike);
+        CF_TRY(cf_give(tape, node, RESIDUAL, &alike));
     }
     if (!wants[X] && !wants[RESIDUAL] && !affine) return CFX_OK;
     CF_TRY(cf_rows_of(grad, grad->_ndim - 1, &dy));
-    cfx_status status = CFX_OK;
-    for (int i = 0; i < INPUTS && status == CFX_OK; i++) {
-        const cf_input *in = &node->inputs[i];
-        if (!wants[i]) continue;
-        if (cf_needs(node, i)) cf_place(tape, node, i, in->dtype, in->ndim, in->shape, &g[i]);
-        status = cf_new(in->device, in->dtype, in->ndim, in->shape, &g[i]);
-    }
-    if (status == CFX_OK) status = run_gradient(node, &dy, wants, g);
-    for (int i = 0; i < INPUTS && status == CFX_OK; i++)
-        if (wants[i]) status = cf_give(tape, node, i, &g[i]);
-    for (int i = 0; i < INPUTS; i++) cfx_release(&g[i]);
-    cfx_release(&dy);
-    return status;
+    return cf_give_gradients(tape, node, INPUTS, wants, run_gradient, &dy);
 }
 
 /* ---- the result ------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* groupnorm.c: group normalisation. */
 #include <string.h>
 
-#include "ops/tape.h"
+#include "ops/gradients.h"
 #include "tensor/primitive.h"
 
 static cfx_status check_channels(const cfx_tensor *x, const char *argument, const cfx_tensor *t) {
@@ -39,7 +39,7 @@ static void as_rows(cfx_tensor *x) {
 enum { X, GAMMA, BETA, INPUTS };
 
 /* Makes the gradients g of the inputs that `wants` names. */
-static cfx_status run_gradient(cf_node *node, cfx_tensor *dy, const bool wants[INPUTS], cfx_tensor g[INPUTS]) {
+static cfx_status run_gradient(cf_node *node, cfx_tensor *dy, const bool *wants, cfx_tensor *g) {
     const bool affine = node->nsaved > 3;
     const cf_groupnorm_bw_params params = {*(double *)node->kept, wants[X], wants[GAMMA], affine};
     cfx_tensor dx = g[X], *t[8];
@@ -61,22 +61,10 @@ static cfx_status run_gradient(cf_node *node, cfx_tensor *dy, const bool wants[I
 static cfx_status groupnorm_backward(cfx_tape *tape, cf_node *node, const cfx_tensor *grad) {
     const bool affine = cf_needs(node, GAMMA) || cf_needs(node, BETA);
     const bool wants[INPUTS] = {cf_needs(node, X), affine, affine};
-    cfx_tensor dy = {0}, g[INPUTS] = {0};
+    cfx_tensor dy = {0};
     CF_TRY(cf_packed(grad, &dy));
     as_rows(&dy);
-    cfx_status status = CFX_OK;
-    for (int i = 0; i < INPUTS && status == CFX_OK; i++) {
-        const cf_input *in = &node->inputs[i];
-        if (!wants[i]) continue;
-        if (cf_needs(node, i)) cf_place(tape, node, i, in->dtype, in->ndim, in->shape, &g[i]);
-        status = cf_new(in->device, in->dtype, in->ndim, in->shape, &g[i]);
-    }
-    if (status == CFX_OK) status = run_gradient(node, &dy, wants, g);
-    for (int i = 0; i < INPUTS && status == CFX_OK; i++)
-        if (wants[i]) status = cf_give(tape, node, i, &g[i]);
-    for (int i = 0; i < INPUTS; i++) cfx_release(&g[i]);
-    cfx_release(&dy);
-    return status;
+    return cf_give_gradients(tape, node, INPUTS, wants, run_gradient, &dy);
 }
 
 /* out is made, and mean and variance [n, groups]; x: rows. */
