@@ -59,7 +59,7 @@ describe("progress", function()
       local x = enqueue(bar, 50, products)
       local passed = f(bar, 50)
       if not ready(x) then return passed, bar end
-      x:item(1, 1)
+      x[{1, 1}]:item()
       products = products * 3
     end
     error "the devices were never behind"
