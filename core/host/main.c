@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "conflux.h"
+#include "host/crash.h"
 #include "host/edit.h"
 #include "host/host.h"
 #include "host/options.h"
@@ -233,6 +234,7 @@ int main(int argc, char **argv) {
         argc = 1;
     }
     keep_streams();
+    cf_crash_watch();
     atexit(finish_stdout);
 
     program p = {.argv = argv, .argc = argc, .script = 1};

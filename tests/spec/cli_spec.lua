@@ -184,6 +184,20 @@ f(cf.ones(2))]]
     assert.equal(1, code)
   end)
 
+  it("says where a crash was, and ends by its signal", function()
+    if conflux:find "san" then return pending "a sanitizer reports crashes itself" end
+    local write = "-e " .. quote 'require "ffi".cast("int *", 24)[0] = 1'
+    local _, err, code = run(write)
+    assert.matches("^conflux: crashed: segmentation fault at 0x0+18 in thread conflux; its stack:\n", err)
+    assert.matches("lua_pcall", err)
+    assert.equal(128 + 11, code)
+    for _, name in ipairs {"BUS", "ILL", "FPE"} do
+      _, err, code = run("-e " .. quote "os.execute('kill -' .. arg[1] .. ' $PPID')" .. " - " .. name .. " </dev/null")
+      assert.matches("^conflux: crashed: [%l ]+ at ", err)
+      assert.is_true(code > 128)
+    end
+  end)
+
   it("runs finalisers at the end, on an error and at os.exit", function()
     local object = "p = newproxy(true) getmetatable(p).__gc = function() print 'gone' end "
     for _, ending in ipairs {"", "error 'no'", "os.exit(0)"} do
