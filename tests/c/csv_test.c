@@ -4,6 +4,7 @@
 #include <locale.h>
 
 #include "files.h"
+#include "fuzz.h"
 
 static cfx_device *cpu(void) { return cfx_device_at(test_context(), 0); }
 
@@ -172,4 +173,57 @@ TEST(wrong_arguments_are_refused) {
     CHECK_STATUS(cfx_csv_read(NULL, "x", ',', 0, CFX_FLOAT64, &x), CFX_EARG);
     CHECK_STATUS(cfx_csv_read(cpu(), NULL, ',', 0, CFX_FLOAT64, &x), CFX_EARG);
     CHECK_STATUS(cfx_csv_read(cpu(), "x", ',', 0, CFX_FLOAT64, NULL), CFX_EARG);
+}
+
+/* ---- any bytes ------------------------------------------------------------------------------------- */
+
+enum { FUZZ_ROOM = 4096 };
+
+/* Numbers as programs write them; of four rounds one damages the compressed file. */
+static size_t damaged_table(int k, const char *packed, size_t packed_bytes, unsigned char *data) {
+    static const char *const tables[] = {
+        "1,2,3\n4,5,6\n7,8,9\n",
+        "label,x,y\r\n1,0.5,-1e-5\r\n0,123456789012345678,1.7976931348623157e308\r\n",
+        "0.1 -2.25 nan\n5e-324 inf 1e22\n\n",
+    };
+    if (k % 4 == 3) {
+        memcpy(data, packed, packed_bytes);
+        return mutate(data, packed_bytes, FUZZ_ROOM);
+    }
+    const size_t n = strlen(tables[k % 4]);
+    memcpy(data, tables[k % 4], n);
+    return mutate_text(data, n, FUZZ_ROOM);
+}
+
+/* What was read has as many values as its shape says, of which the last one can be read, too. */
+static void check_values(const cfx_tensor *x) {
+    const size_t bytes = (size_t)(x->_shape[0] * x->_shape[1]) * (size_t)cfx_dtype_size(x->_dtype);
+    void *values = malloc(bytes);
+    CHECK(x->_ndim == 2 && bytes > 0);
+    CHECK_STATUS(cfx_read(x, values, bytes), CFX_OK);
+    free(values);
+}
+
+TEST(any_bytes_are_numbers_or_refused) {
+    unsigned char data[FUZZ_ROOM];
+    size_t packed_bytes;
+    int read = 0, refused = 0;
+    const int rounds = fuzz_rounds(SANITIZED ? 300 : 600);
+    char *packed = test_bytes(test_file("whole", "1,2,3\n4,5,6\n", 12, 1), &packed_bytes);
+    for (int k = 0; k < rounds; k++) {
+        static const char separators[] = ",, ,";
+        cfx_tensor x = {0};
+        state = (uint64_t)k;
+        const size_t n = damaged_table(k, packed, packed_bytes, data);
+        const char *path = test_file("data.csv", data, n, 0);
+        const int dtype = k % 8 < 4 ? CFX_FLOAT32 : CFX_FLOAT64;
+        const cfx_status status = cfx_csv_read(cpu(), path, separators[k % 4], k % 4 == 1, dtype, &x);
+        if (status == CFX_OK) check_values(&x);
+        read += status == CFX_OK;
+        refused += status == CFX_EIO;
+        cfx_release(&x);
+    }
+    CHECK_EQ(read + refused, rounds);
+    CHECK(read > rounds / 20 && refused > rounds / 4);
+    free(packed);
 }

@@ -1,7 +1,7 @@
 /* files.h: temporary files for the tests that read and write some.
  *
- * All lie in one directory made on first use and removed at exit; names are given without it.  Include it
- * after test.h.
+ * All lie in one directory, below TMPDIR or /tmp, made on first use and removed at exit; names are given without it.
+ * Include it after test.h.
  */
 #ifndef CF_TEST_FILES_H
 #define CF_TEST_FILES_H
@@ -16,7 +16,7 @@
 
 #include <zlib.h>
 
-static char test_directory[64];
+static char test_directory[256];
 
 static inline void remove_test_directory(void) {
     DIR *directory = opendir(test_directory);
@@ -34,7 +34,8 @@ static inline const char *test_path(const char *name) {
     static char paths[4][512];
     static int next;
     if (!*test_directory) {
-        strcpy(test_directory, "/tmp/conflux-test-XXXXXX");
+        const char *in = getenv("TMPDIR");
+        snprintf(test_directory, sizeof test_directory, "%s/conflux-test-XXXXXX", in ? in : "/tmp");
         if (!mkdtemp(test_directory)) perror("mkdtemp"), exit(2);
         atexit(remove_test_directory);
     }
