@@ -22,6 +22,7 @@ options:
   --lr RATE       peak of the one-cycle rate     (0.05)
   --size N        pixels of a side               (224)
   --width N       channels behind the stem       (64)
+  --threads N     that decode images; the losses are the same with any (half the cores)
   --devices SPEC  such as cpu*2                  (those of the run)
   --seed N        of weights and order           (1)
 ]]
@@ -34,17 +35,23 @@ local SMALL = 64 -- images up to this size keep it behind the stem
 local options = {arch = "resnet34", model = "resnet.safetensors", epochs = 30, batch = 32, lr = 0.05, size = 224,
   width = 64, seed = 1}
 local texts = {data = true, arch = true, weights = true, model = true, devices = true}
-local least = {epochs = 1, batch = 1, lr = 0, size = 8, width = 1, seed = 0}
+local least = {epochs = 1, batch = 1, lr = 0, size = 8, width = 1, threads = 1, seed = 0}
 
 local function quit(message)
   io.stderr:write("resnet.lua: ", message, "\n", USAGE)
   os.exit(2)
 end
 
+-- Ends the run where the data are at fault, not the options.
+local function fail(message)
+  io.stderr:write("resnet.lua: ", message, "\n")
+  os.exit(1)
+end
+
 local function read_option(name, value)
   if texts[name] then return value end
   local number = tonumber(value)
-  if not number or number < least[name] or name ~= "lr" and number % 1 ~= 0 then
+  if not number or not (number >= least[name] and number < math.huge) or name ~= "lr" and number % 1 ~= 0 then
     quit(("--%s: '%s' will not do"):format(name, value))
   end
   return number
@@ -83,6 +90,25 @@ local function images_of(split)
   return cf.data.images(options.data .. "/" .. split)
 end
 
+local function names_of(key)
+  local names = {}
+  for i, class in ipairs(key.classes) do
+    names[i] = class.description ~= "" and class.description or class.name
+  end
+  return names
+end
+
+-- Ids count a list's own classes: where two lists differ, they mean other ones.
+local function check_classes(key, classes, are_named)
+  local names = names_of(key)
+  for i = 1, math.max(#names, #classes) do
+    if names[i] ~= classes[i] and (are_named or not names[i] or not classes[i]) then
+      fail(("%s: class %d of the held-out images is %s, of those to learn %s"):format(options.data, i,
+        names[i] or "missing", classes[i] or "missing"))
+    end
+  end
+end
+
 -- Small images lose too much in small parts of them.
 local function training_transform(size)
   local o = size <= SMALL and {scale = {0.6, 1}} or nil
@@ -101,19 +127,12 @@ end
 ---@field width integer
 ---@field size integer       pixels of a side
 ---@field classes string[]
+---@field is_unnamed? boolean  the file does not say its classes
 
 local function build(arch, width, size, classes)
   local make = rawget(cf.zoo, arch)
   if not make or not arch:find "^resnet" then quit(("--arch: there is no '%s'"):format(arch)) end
   return make {classes = #classes, width = width, stem = size <= SMALL and "small" or "imagenet"}
-end
-
-local function names_of(key)
-  local names = {}
-  for i, class in ipairs(key.classes) do
-    names[i] = class.description ~= "" and class.description or class.name
-  end
-  return names
 end
 
 -- The network of a file: train's own, or one with torchvision's names, which says no more than its tensors do.
@@ -132,19 +151,33 @@ local function read(path)
   local width = saved.conv1.weight:size(1)
   local model = build(options.arch, width, options.size, classes)
   return {model = cf.zoo.load(path, {into = model}), arch = options.arch, width = width, size = options.size,
-    classes = classes}
+    classes = classes, is_unnamed = true}
 end
 
--- A new network, which may begin with the weights of a file; of other classes than those there, under a new head.
+-- Whether a network, as far as its file says, tells these classes apart.
+local function has_classes(network, classes)
+  local same = #network.classes == #classes
+  for i = 1, network.is_unnamed and 0 or #classes do same = same and network.classes[i] == classes[i] end
+  return same
+end
+
+-- Copies the weights of a file; of other classes than those there, all but the head's.
+local function take_weights(path, model, classes)
+  local from = read(path)
+  if from.arch ~= options.arch or from.width ~= options.width or (from.size <= SMALL) ~= (options.size <= SMALL) then
+    fail(("%s is a %s --width %d --size %d, to be trained is a %s --width %d --size %d"):format(path, from.arch,
+      from.width, from.size, options.arch, options.width, options.size))
+  end
+  local theirs, same = cf.zoo.tensors(from.model), has_classes(from, classes)
+  for name, t in pairs(cf.zoo.tensors(model)) do
+    if same or not name:find "^fc%." then t:copy_(theirs[name]) end
+  end
+end
+
+-- A new network, which may begin with the weights of a file.
 local function begin(classes)
   local model = build(options.arch, options.width, options.size, classes)
-  if options.weights then
-    local from = read(options.weights)
-    local theirs, same = cf.zoo.tensors(from.model), #from.classes == #classes
-    for name, t in pairs(cf.zoo.tensors(model)) do
-      if same or not name:find "^fc%." then t:copy_(theirs[name]) end
-    end
-  end
+  if options.weights then take_weights(options.weights, model, classes) end
   return {model = model, arch = options.arch, width = options.width, size = options.size, classes = classes}
 end
 
@@ -152,7 +185,8 @@ end
 
 -- The mean loss over a key's images, and the shares whose class is the first or among the first five.
 local function judge(models, key, size)
-  local loader = cf.data.DataLoader(key, {batch = options.batch, transform = evaluation_transform(size)})
+  local loader = cf.data.DataLoader(key, {batch = options.batch, threads = options.threads,
+    transform = evaluation_transform(size)})
   local bar = cf.progress(key:size(), {label = "eval"})
   local k = math.min(TOP, #key.classes)
   local sums = cf.withdevices(function() return cf.zeros(3) end)
@@ -177,6 +211,7 @@ end
 local function evaluate()
   local network = read(options.weights or options.model)
   local key = images_of "val"
+  check_classes(key, network.classes, not network.is_unnamed)
   local loss, first, among = judge(cf.replicate(nn.fold(network.model)), key, network.size)
   print(("loss %.4f  top-1 %.4f  top-5 %.4f  images %d"):format(loss, first, among, key:size()))
 end
@@ -211,11 +246,24 @@ local function decay_of(_, t)
   return {decay = t.ndim > 1 and 1e-4 or 0}
 end
 
+-- An hour's epoch is not to end in a file that cannot be written.
+local function check_writable(path)
+  local was_there = exists(path)
+  local file, why = io.open(path, "a")
+  if not file then fail("--model: " .. why) end
+  file:close()
+  if not was_there then os.remove(path) end
+end
+
 local function train()
   local key, held_out = images_of "train", images_of "val"
-  local network = begin(names_of(key))
+  local classes = names_of(key)
+  if #classes < 2 then fail(options.data .. ": there is one class alone, " .. classes[1]) end
+  check_classes(held_out, classes, true)
+  check_writable(options.model)
+  local network = begin(classes)
   local loader = cf.data.DataLoader(key, {batch = options.batch, shuffle = true, last = "drop", seed = options.seed,
-    transform = training_transform(options.size)})
+    threads = options.threads, transform = training_transform(options.size)})
   local models = cf.replicate(network.model)
   local rule = optim.Momentum(optim.onecycle(options.lr, options.epochs * loader:steps()), 0.9)
   local states = cf.withdevices(function(i) return rule:setup(models[i], decay_of) end)

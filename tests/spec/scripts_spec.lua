@@ -104,9 +104,9 @@ describe("scripts/resnet.lua #program", function()
     return text:match "top%-1 (%d%.%d%d%d%d)"
   end
 
-  it("trains alike in every run, judges, predicts and exports", function()
+  it("trains alike in every run, with any number of threads, judges, predicts and exports", function()
     if problem then return pending(problem) end
-    local train = ("scripts/resnet.lua train %s --epochs 2 --devices %s"):format(common, devices.spec(2))
+    local train = ("scripts/resnet.lua train %s --epochs 2 --threads 1 --devices %s"):format(common, devices.spec(2))
     local text, code = run(train)
     assert.equal(0, code, text)
     assert.matches("resnet18: 28 images of 2 classes, 10 held out\n", text)
@@ -115,7 +115,7 @@ describe("scripts/resnet.lua #program", function()
         :format(epoch), text)
     end
     local function losses(from) return from:match "epoch 1/2  loss (%S+)", from:match "epoch 2/2  loss (%S+)" end
-    assert.same({losses(text)}, {losses((run(train)))})
+    assert.same({losses(text)}, {losses((run(train:gsub("threads 1", "threads 4"))))})
 
     local best = text:match(": top%-1 (%S+)\n$")
     assert.equal(best, line((run("scripts/resnet.lua eval " .. common))))
@@ -129,15 +129,62 @@ describe("scripts/resnet.lua #program", function()
     assert.equal(best, line((run(("scripts/resnet.lua eval %s --weights %s"):format(common, exported)))))
   end)
 
+  it("refuses data that it cannot learn from, before it trains", function()
+    if problem then return pending(problem) end
+    program.shell(([[cd %s && mkdir -p one/train one/val other/val && ln -s ../../train/dark one/train &&
+      ln -s ../../val/dark one/val && ln -s ../train other && ln -s ../../val/dark other/val &&
+      ln -s ../../val/bright other/val/red]]):format(directory))
+    for arguments, message in pairs {
+      [("--data %s/one"):format(directory)] = "one: there is one class alone, dark",
+      [("--data %s/other"):format(directory)] =
+        "other: class 1 of the held-out images is dark, of those to learn bright",
+      [("--data %s/none"):format(directory)] = "none/train: No such file or directory",
+      ["--model /none/model"] = "--model: /none/model: No such file or directory",
+      ["--batch 15 --devices cpu*2"] = "28 samples are fewer than one step takes: batch 15 on 2 devices is 30",
+      ["--weights README.md"] = "README.md",
+    } do
+      local text, code = run(("scripts/resnet.lua train %s %s"):format(common, arguments))
+      assert.equal(1, code, text)
+      assert.is_truthy(text:find(message, 1, true), text)
+      assert.is_nil(text:find("epoch", 1, true), text)
+    end
+  end)
+
+  it("begins with a network's weights, under a new head where the classes are others", function()
+    if problem then return pending(problem) end
+    program.shell(([[cd %s && for split in train val; do mkdir -p renamed/$split &&
+      ln -s ../../$split/bright renamed/$split/b && ln -s ../../$split/dark renamed/$split/d; done]]):format(directory))
+    local other = common:gsub("%-%-data %S+", "--data " .. directory .. "/renamed")
+    local began = ("--model %s/began.safetensors --epochs 1 --lr 0 --devices %s"):format(directory, devices.spec(1))
+    local function loss(arguments)
+      local text, code = run(("scripts/resnet.lua train %s %s"):format(arguments, began))
+      assert.equal(0, code, text)
+      return tonumber(text:match "epoch 1/1  loss (%S+)")
+    end
+    local weights = " --weights " .. model
+    local new, same, changed = loss(common), loss(common .. weights), loss(other .. weights)
+    assert.is_true(new ~= same and same ~= changed and changed ~= new, ("%g %g %g"):format(new, same, changed))
+    for arguments, message in pairs {
+      ["train " .. common .. " --width 3" .. weights] =
+        "is a resnet18 --width 2 --size 16, to be trained is a resnet18 --width 3 --size 16",
+      ["eval " .. other] = "class 1 of the held-out images is b, of those to learn bright",
+    } do
+      local text, code = run("scripts/resnet.lua " .. arguments)
+      assert.equal(1, code, text)
+      assert.is_truthy(text:find(message, 1, true), text)
+    end
+  end)
+
   it("explains its options, and refuses others", function()
     local text, code = run "scripts/resnet.lua --help"
     assert.equal(0, code)
     for _, name in ipairs {"--data", "--arch", "--weights", "--epochs", "--batch", "--lr", "--size", "--width",
-      "--devices", "--seed"} do
+      "--threads", "--devices", "--seed"} do
       assert.is_truthy(text:find(name, 1, true), name)
     end
     for arguments, message in pairs {["fly"] = "there is no 'fly'", ["train --bach 3"] = "unknown option %-%-bach",
-      ["train --size 7"] = "%-%-size: '7' will not do", ["predict"] = "no images", [""] = "what is to be done"} do
+      ["train --size 7"] = "%-%-size: '7' will not do", ["train --lr nan"] = "%-%-lr: 'nan' will not do",
+      ["train --threads 0"] = "%-%-threads: '0' will not do", ["predict"] = "no images", [""] = "what is to be done"} do
       text, code = run("scripts/resnet.lua " .. arguments)
       assert.equal(2, code)
       assert.matches(message, text)
