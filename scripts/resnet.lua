@@ -109,14 +109,15 @@ local function check_classes(key, classes, are_named)
   end
 end
 
--- Small images lose too much in small parts of them.
+-- Of a small image what matters reaches to its edges: training sees large parts of it, and judging all.
 local function training_transform(size)
-  local o = size <= SMALL and {scale = {0.6, 1}} or nil
+  local o = size <= SMALL and {scale = {0.7, 1}} or nil
   return {transforms.randomresizedcrop(size, o), transforms.flip()}
 end
 
 local function evaluation_transform(size)
-  return {transforms.resize(math.floor(size * 256 / 224 + 0.5)), transforms.centrecrop(size)}
+  local resized = size <= SMALL and size or math.floor(size * 256 / 224 + 0.5)
+  return {transforms.resize(resized), transforms.centrecrop(size)}
 end
 
 -- ---- networks -----------------------------------------------------------------------------------------------
