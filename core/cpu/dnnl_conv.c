@@ -89,12 +89,21 @@ static const int args[][4] = {
     [CF_DNNL_BACKWARD_WEIGHTS] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST},
 };
 
+/* A 1x1 convolution with a stride first gathers the pixels that it uses.  The backward by weights, of any version so far,
+ * writes them past their room where a pixel has fewer channels than a block, of 8 with AVX2 and 16 with AVX-512
+ * (github.com/uxlfoundation/oneDNN/issues/6035). */
+static bool is_overrun(const cf_conv *c) {
+    enum { BLOCK = 16 };
+    return c->op == CF_OP_conv_bw_weights && c->kernel[0] * c->kernel[1] == 1 && c->stride[0] * c->stride[1] > 1 &&
+           c->in / c->groups < BLOCK;
+}
+
 static cfx_status make_conv(dnnl_engine_t engine, const void *key, cf_dnnl_primitive *out) {
     const cf_conv *c = key;
     dnnl_primitive_desc_t desc = NULL;
     dnnl_status_t status;
     TRY(describe(engine, c, &desc));
-    if (cf_dnnl_is_reference(desc)) status = dnnl_unimplemented;
+    if (cf_dnnl_is_reference(desc) || is_overrun(c)) status = dnnl_unimplemented;
     else status = cf_dnnl_primitive_new(engine, desc, c->bias ? 4 : 3, args[direction_of(c)], out);
 done:
     if (desc) dnnl_primitive_desc_destroy(desc);

@@ -27,8 +27,8 @@ typedef struct cf_dnnl_conv {
     size_t room; /* bytes of the weight in oneDNN's format */
 } cf_dnnl_conv;
 
-/* The primitives of a convolution of float32 or bfloat16.  CFX_ESTATE: oneDNN has none, or its reference alone (the
- * caller then takes its own loop). */
+/* The primitives of a convolution of float32 or bfloat16.  CFX_ESTATE: oneDNN has none that is right, or its reference
+ * alone (the caller then takes its own loop). */
 cfx_status cf_dnnl_conv_find(cf_worker *worker, const cf_conv *conv, cf_dnnl_conv *out);
 /* Runs them, before others are looked for.  One of x, weight and y is written, as conv->op says; room [found->room]. */
 cfx_status cf_dnnl_conv_run(cf_worker *worker, const cf_conv *conv, const cf_dnnl_conv *found, void *x, void *weight,
