@@ -17,7 +17,7 @@
 #include "base/replace.h"
 
 enum {
-    MARGIN_COLUMNS = 16, /* a chroma sample reaches so far at most */
+    MARGIN_COLUMNS = 4, /* a chroma sample reaches two columns far, and libjpeg upsamples so few of them otherwise */
     MARGIN_ROWS = 2,
     FULL_CHROMA = 90 /* from this quality on it would show */
 };
@@ -34,8 +34,9 @@ struct cf_jpeg {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     failure failure;
-    unsigned char *row; /* of what libjpeg decodes */
+    unsigned char *memory, *row; /* row: of what libjpeg decodes, in memory */
     size_t room;
+    cf_rect part; /* x: in that row; height: rows that are still to come */
 };
 
 /* ---- failures -------------------------------------------------------------------------------------- */
@@ -119,7 +120,7 @@ cfx_status cf_jpeg_new(cf_jpeg **out) {
 void cf_jpeg_free(cf_jpeg *j) {
     if (!j) return;
     if (j->d.mem) jpeg_destroy_decompress(&j->d);
-    free(j->row);
+    free(j->memory);
     free(j);
 }
 
@@ -191,39 +192,51 @@ static void begin_decode(cf_jpeg *j, int32_t scale) {
     jpeg_start_decompress(d);
 }
 
+/* libjpeg writes rows that are aligned past the caches, out of which they are read again at once. */
+static int is_aligned(const unsigned char *row) { return (uintptr_t)row % 16 == 0; }
+
 static cfx_status take_row(cf_jpeg *j) {
-    const size_t need = (size_t)j->d.output_width * (size_t)j->d.output_components;
+    enum { MISALIGNED = 8 };
+    const size_t need = (size_t)j->d.output_width * (size_t)j->d.output_components + MISALIGNED;
     if (need <= j->room) return CFX_OK;
-    CF_TRY(cf_realloc((void **)&j->row, need));
+    CF_TRY(cf_realloc((void **)&j->memory, need));
+    j->row = j->memory + MISALIGNED;
     j->room = need;
     return CFX_OK;
 }
 
-static void read_rows(cf_jpeg *j, cf_rect part, int32_t skipped, unsigned char *rgb) {
-    struct jpeg_decompress_struct *d = &j->d;
-    const int components = d->output_components;
-    const int direct = components == 3 && (int32_t)d->output_width == part.width;
-    for (int32_t y = 0; y < part.height; y++, rgb += (size_t)part.width * 3) {
-        unsigned char *row = direct ? rgb : j->row;
-        jpeg_read_scanlines(d, &row, 1);
-        if (direct) continue;
-        const unsigned char *from = row + (size_t)skipped * (size_t)components;
-        if (components == 3) memcpy(rgb, from, (size_t)part.width * 3);
-        else rgb_of_cmyk(from, part.width, rgb);
-    }
-}
-
-cfx_status cf_jpeg_decode(cf_jpeg *j, int32_t scale, cf_rect part, unsigned char *rgb) {
+cfx_status cf_jpeg_begin(cf_jpeg *j, int32_t scale, cf_rect part) {
     if (setjmp(j->failure.escape)) return failed(&j->failure);
     begin_decode(j, scale);
-    const int32_t first = crop_columns(&j->d, part);
+    j->part = part;
+    j->part.x -= crop_columns(&j->d, part);
     CF_TRY(take_row(j));
     /* Rows that are skipped are not upsampled, so that those above the part are read. */
     int32_t read = part.y < MARGIN_ROWS ? part.y : MARGIN_ROWS;
     if (part.y > read) jpeg_skip_scanlines(&j->d, (JDIMENSION)(part.y - read));
     for (; read > 0; read--) jpeg_read_scanlines(&j->d, &j->row, 1);
-    read_rows(j, part, part.x - first, rgb);
-    jpeg_abort_decompress(&j->d);
+    return CFX_OK;
+}
+
+cfx_status cf_jpeg_next(cf_jpeg *j, unsigned char *rgb) {
+    struct jpeg_decompress_struct *d = &j->d;
+    const int components = d->output_components;
+    if (setjmp(j->failure.escape)) return failed(&j->failure);
+    if (components == 3 && (int32_t)d->output_width == j->part.width && !is_aligned(rgb)) {
+        jpeg_read_scanlines(d, &rgb, 1);
+    } else {
+        jpeg_read_scanlines(d, &j->row, 1);
+        const unsigned char *from = j->row + (size_t)j->part.x * (size_t)components;
+        if (components == 3) memcpy(rgb, from, (size_t)j->part.width * 3);
+        else rgb_of_cmyk(from, j->part.width, rgb);
+    }
+    if (--j->part.height == 0) jpeg_abort_decompress(d); /* rows below are not looked at */
+    return CFX_OK;
+}
+
+cfx_status cf_jpeg_decode(cf_jpeg *j, int32_t scale, cf_rect part, unsigned char *rgb) {
+    CF_TRY(cf_jpeg_begin(j, scale, part));
+    for (int32_t y = 0; y < part.height; y++) CF_TRY(cf_jpeg_next(j, rgb + (size_t)y * (size_t)part.width * 3));
     return CFX_OK;
 }
 

@@ -28,8 +28,12 @@ void cf_jpeg_free(cf_jpeg *jpeg); /* NULL: there is none */
 /* Reads the header and tells the picture's size.  The bytes stay the caller's, and where they are until the next call of
  * open.  CFX_EIO: it is no picture that can be decoded. */
 cfx_status cf_jpeg_open(cf_jpeg *jpeg, const unsigned char *bytes, size_t n, int32_t *width, int32_t *height);
-/* Decodes a part of the picture that was opened last, scaled down by 1, 2, 4 or 8 (its sides rounded up): `part` is of
- * the scaled picture.  Once for each open.  CFX_EIO: it is bad. */
+/* Begins to decode a part of the picture that was opened last, scaled down by 1, 2, 4 or 8 (its sides rounded up):
+ * `part` is of the scaled picture.  Once for each open.  CFX_EIO: it is bad. */
+cfx_status cf_jpeg_begin(cf_jpeg *jpeg, int32_t scale, cf_rect part);
+/* Decodes the part's next row, of part.height in all.  CFX_EIO: it is bad. */
+cfx_status cf_jpeg_next(cf_jpeg *jpeg, unsigned char *rgb /* [width, 3] */);
+/* Both, for all rows of the part. */
 cfx_status cf_jpeg_decode(cf_jpeg *jpeg, int32_t scale, cf_rect part, unsigned char *rgb /* [height, width, 3] */);
 
 /* Encodes a picture of 1 or 3 channels as a file, with full chroma from quality 90 on, which is at most 100. */

@@ -17,6 +17,16 @@ cfx_status cf_jpeg_open(cf_jpeg *jpeg, const unsigned char *bytes, size_t n, int
     return none();
 }
 
+cfx_status cf_jpeg_begin(cf_jpeg *jpeg, int32_t scale, cf_rect part) {
+    (void)jpeg, (void)scale, (void)part;
+    return none();
+}
+
+cfx_status cf_jpeg_next(cf_jpeg *jpeg, unsigned char *rgb) {
+    (void)jpeg, (void)rgb;
+    return none();
+}
+
 cfx_status cf_jpeg_decode(cf_jpeg *jpeg, int32_t scale, cf_rect part, unsigned char *rgb) {
     (void)jpeg, (void)scale, (void)part, (void)rgb;
     return none();

@@ -109,9 +109,39 @@ static side keep_size(side s) {
     return s;
 }
 
-static cfx_status decode(cf_picture *p, const side *rows, const side *columns, unsigned char *out) {
-    const cf_rect part = {columns->base + columns->from, rows->base + rows->from, columns->count, rows->count};
-    return cf_jpeg_decode(p->jpeg, p->plan.decode, part, out);
+/* Both sides, and what has to be done. */
+typedef struct sides {
+    side rows, columns;
+    int keeps_size; /* nothing is resized */
+    int fills;      /* the window: there is no black */
+} sides;
+
+static sides plan_sides(const cf_picture *p) {
+    const cf_plan *plan = &p->plan;
+    sides s = {.rows = plan_side(plan->decode, p->height, plan->box.y, plan->box.height, plan->height, plan->window.y,
+                                 plan->window.height),
+               .columns = plan_side(plan->decode, p->width, plan->box.x, plan->box.width, plan->width, plan->window.x,
+                                    plan->window.width)};
+    s.keeps_size = plan->decode == 1 && plan->height == plan->box.height && plan->width == plan->box.width;
+    if (s.keeps_size) {
+        s.rows = keep_size(s.rows);
+        s.columns = keep_size(s.columns);
+    }
+    s.fills = s.rows.scale.count == plan->window.height && s.columns.scale.count == plan->window.width;
+    if (plan->flip) s.columns.before = plan->window.width - s.columns.scale.count - s.columns.before;
+    return s;
+}
+
+static cf_rect part_of(const sides *s) {
+    return (cf_rect){s->columns.base + s->columns.from, s->rows.base + s->rows.from, s->columns.count, s->rows.count};
+}
+
+static cfx_status next_row(void *jpeg, unsigned char *row) { return cf_jpeg_next(jpeg, row); }
+
+static cfx_status begin_resize(cf_picture *p, const sides *s) {
+    CF_TRY(cf_jpeg_begin(p->jpeg, p->plan.decode, part_of(s)));
+    return cf_resize_begin(&p->resize, &s->rows.scale, &s->columns.scale, p->plan.flip,
+                           (cf_row_source){next_row, p->jpeg});
 }
 
 /* Moves a picture of fewer pixels to its place in the window, from the last row on: it lies at the window's beginning. */
@@ -129,28 +159,6 @@ static void pad(const cf_plan *p, const side *rows, const side *columns, unsigne
     memset(out + end * wide, 0, ((size_t)p->window.height - end) * wide);
 }
 
-/* The window of the resized picture. */
-static cfx_status make_window(cf_picture *p, unsigned char *out) {
-    const cf_plan *plan = &p->plan;
-    side rows = plan_side(plan->decode, p->height, plan->box.y, plan->box.height, plan->height, plan->window.y,
-                          plan->window.height);
-    side columns = plan_side(plan->decode, p->width, plan->box.x, plan->box.width, plan->width, plan->window.x,
-                             plan->window.width);
-    const int same = plan->decode == 1 && plan->height == plan->box.height && plan->width == plan->box.width;
-    if (same) {
-        rows = keep_size(rows);
-        columns = keep_size(columns);
-        CF_TRY(decode(p, &rows, &columns, out));
-    } else {
-        CF_TRY(make_room(&p->decoded, (size_t)rows.count * (size_t)columns.count * 3));
-        CF_TRY(decode(p, &rows, &columns, p->decoded.data));
-        CF_TRY(cf_resize_run(&p->resize, &rows.scale, &columns.scale, p->decoded.data, out));
-    }
-    if (rows.scale.count < plan->window.height || columns.scale.count < plan->window.width)
-        pad(plan, &rows, &columns, out);
-    return CFX_OK;
-}
-
 static void flip(unsigned char *rgb, int32_t height, int32_t width) {
     for (int32_t y = 0; y < height; y++, rgb += (size_t)width * 3) {
         unsigned char *a = rgb, *b = rgb + ((size_t)width - 1) * 3;
@@ -163,10 +171,31 @@ static void flip(unsigned char *rgb, int32_t height, int32_t width) {
     }
 }
 
-static cfx_status make_bytes(cf_picture *p, unsigned char *out) {
+CF_FOR_PROCESSORS static void to_bytes(const float *restrict in, size_t n, unsigned char *restrict out) {
+    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)(int32_t)(in[i] + 0.5f);
+}
+
+/* The picture in the window, without the black around it. */
+static cfx_status make_pixels(cf_picture *p, const sides *s, unsigned char *out) {
+    const size_t row = (size_t)s->columns.scale.count * 3;
+    if (s->keeps_size) {
+        CF_TRY(cf_jpeg_decode(p->jpeg, 1, part_of(s), out));
+        if (p->plan.flip) flip(out, s->rows.count, s->columns.count);
+        return CFX_OK;
+    }
+    CF_TRY(begin_resize(p, s));
+    for (int32_t y = 0; y < s->rows.scale.count; y++, out += row) {
+        const float *from;
+        CF_TRY(cf_resize_next(&p->resize, &from));
+        to_bytes(from, row, out);
+    }
+    return CFX_OK;
+}
+
+static cfx_status make_bytes(cf_picture *p, const sides *s, unsigned char *out) {
     const cf_plan *plan = &p->plan;
-    CF_TRY(make_window(p, out));
-    if (plan->flip) flip(out, plan->window.height, plan->window.width);
+    CF_TRY(make_pixels(p, s, out));
+    if (!s->fills) pad(plan, &s->rows, &s->columns, out);
     for (int32_t i = 0; i < plan->colours; i++)
         cf_jitter(plan->colour[i], plan->by[i], out, (size_t)plan->window.height * (size_t)plan->window.width);
     return CFX_OK;
@@ -177,6 +206,12 @@ static cfx_status make_bytes(cf_picture *p, unsigned char *out) {
 CF_FOR_PROCESSORS static void normalise(const unsigned char *in, size_t n, const float *scale, const float *shift,
                                         float *out) {
     for (size_t i = 0; i < n; i++) out[i] = (float)in[i] * scale[i] + shift[i];
+}
+
+/* Likewise, of what is not rounded to bytes yet. */
+CF_FOR_PROCESSORS static void round_and_normalise(const float *in, size_t n, const float *scale, const float *shift,
+                                                  float *out) {
+    for (size_t i = 0; i < n; i++) out[i] = (float)(int32_t)(in[i] + 0.5f) * scale[i] + shift[i];
 }
 
 /* A row's scales and shifts, so that the loop over a row needs no channels. */
@@ -192,21 +227,32 @@ static cfx_status spread_scales(cf_picture *p, int32_t columns) {
     return CFX_OK;
 }
 
-static cfx_status make_floats(cf_picture *p, float *out) {
-    const cf_rect w = p->plan.window;
-    const size_t row = (size_t)w.width * 3;
-    CF_TRY(spread_scales(p, w.width));
-    CF_TRY(make_room(&p->resized, row * (size_t)w.height));
-    CF_TRY(make_bytes(p, p->resized.data));
-    for (size_t y = 0; y < (size_t)w.height; y++)
-        normalise(p->resized.data + y * row, row, p->scale, p->shift, out + y * row);
+static cfx_status floats_of_bytes(cf_picture *p, const sides *s, size_t row, float *out) {
+    const size_t height = (size_t)p->plan.window.height;
+    CF_TRY(make_room(&p->resized, row * height));
+    CF_TRY(make_bytes(p, s, p->resized.data));
+    for (size_t y = 0; y < height; y++) normalise(p->resized.data + y * row, row, p->scale, p->shift, out + y * row);
+    return CFX_OK;
+}
+
+/* Where a row needs nothing else it does not become bytes first: the values are the same. */
+static cfx_status make_floats(cf_picture *p, const sides *s, float *out) {
+    const size_t row = (size_t)p->plan.window.width * 3;
+    CF_TRY(spread_scales(p, p->plan.window.width));
+    if (s->keeps_size || !s->fills || p->plan.colours) return floats_of_bytes(p, s, row, out);
+    CF_TRY(begin_resize(p, s));
+    for (int32_t y = 0; y < s->rows.scale.count; y++, out += row) {
+        const float *from;
+        CF_TRY(cf_resize_next(&p->resize, &from));
+        round_and_normalise(from, row, p->scale, p->shift, out);
+    }
     return CFX_OK;
 }
 
 cfx_status cf_picture_write(cf_picture *p, void *out) {
-    const cfx_status status = p->transform->dtype == CFX_UINT8 ? make_bytes(p, out) : make_floats(p, out);
+    const sides s = plan_sides(p);
+    const cfx_status status = p->transform->dtype == CFX_UINT8 ? make_bytes(p, &s, out) : make_floats(p, &s, out);
     give_back(&p->file);
-    give_back(&p->decoded);
     give_back(&p->resized);
     return status;
 }
@@ -215,7 +261,6 @@ void cf_picture_free(cf_picture *p) {
     cf_jpeg_free(p->jpeg);
     cf_resize_free(&p->resize);
     free(p->file.data);
-    free(p->decoded.data);
     free(p->resized.data);
     free(p->scale);
     *p = (cf_picture){0};

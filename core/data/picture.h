@@ -1,7 +1,7 @@
 /* picture.h: one sample from one file.
  *
  * A thread has a cf_picture, with a decoder and buffers that it keeps from file to file.  Opening one reads the file and
- * makes the plan (transform.h); writing decodes what the plan needs, resizes it and gives it its dtype.
+ * makes the plan (transform.h); writing decodes what the plan needs, resizes it and gives it its dtype, row by row.
  */
 #ifndef CF_DATA_PICTURE_H
 #define CF_DATA_PICTURE_H
@@ -16,8 +16,8 @@ typedef struct cf_picture {
     struct cf_bytes {
         unsigned char *data;
         size_t room;
-    } file, decoded, resized; /* resized: bytes on their way to float32 */
-    float *scale, *shift;     /* [columns, 3] */
+    } file, resized;      /* resized: bytes on their way to float32 */
+    float *scale, *shift; /* [columns, 3] */
     int32_t columns;
     cf_plan plan;
     int32_t height, width; /* of the file's picture */
