@@ -1,4 +1,5 @@
---- Shared by the benchmarks: options, clocks, medians, the floor library, and the two models that they train.
+--- Shared by the benchmarks: options, clocks, medians, the floor library, pictures, and the two models that
+-- they train.
 -- Loaded by dofile; nothing here is part of Conflux.
 local ffi = require "ffi"
 
@@ -115,6 +116,35 @@ function bench.floor()
   local is_there, floor = pcall(ffi.load, path)
   if not is_there then error(floor .. "; `cmake --build build --target conflux_floor` makes it", 0) end
   return floor
+end
+
+-- ---- pictures -----------------------------------------------------------------------------------------------
+
+-- Slopes with noise of a few pixels' size, as photographs have it.
+local function picture(cf)
+  local fine, coarse = cf.rand(375, 500, 3) * 70, cf.rand(75, 100, 3) * 110
+  local rows, columns = (cf.arange(0, 374) / 5):floor():to "int64", (cf.arange(0, 499) / 5):floor():to "int64"
+  local slope = cf.linspace(0, 75, 500):reshape(1, 500, 1)
+  return (coarse:index(1, rows):index(2, columns) + fine + slope):to "uint8"
+end
+
+--- Makes JPEG files of 500 x 375 pixels and some 100 KB in `folder`, all of one class.
+---@param cf table Conflux
+---@param folder string
+---@param n integer
+---@return string[] paths
+function bench.pictures(cf, folder, n)
+  local paths, bytes = {}, 0
+  assert(os.execute(("mkdir -p '%s/all'"):format(folder)) == 0)
+  for i = 1, n do
+    paths[i] = ("%s/all/%03d.jpg"):format(folder, i)
+    cf.data.saveimage(paths[i], picture(cf), {quality = 85})
+    local file = assert(io.open(paths[i]))
+    bytes = bytes + file:seek "end"
+    file:close()
+  end
+  print(("%d pictures of 500 x 375, %.0f KB each"):format(n, bytes / n / 1000))
+  return paths
 end
 
 -- ---- the models ---------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 --- The time of a training step of ResNet-34, beside the time of its convolutions alone.
 --
---     build/bin/conflux scripts/bench/resnet.lua [--quick]
+--     build/bin/conflux scripts/bench/resnet.lua [--quick] [--loader]
 --
 -- ResNet-34 trains by data parallelism (withgradient, allreduce, update with momentum) on 8 images of 224 x 224 a
 -- device, float32: on one device with all cores, and on two that share them.  A figure is the median of 7 steps.
@@ -14,6 +14,12 @@
 -- normalisation, pooling, update; rest is what the step takes beyond their sum.
 --
 -- resnet34_folded_images_per_s is evaluation after nn.fold.
+--
+-- With --loader steps on one batch that stays take turns with steps on batches of a DataLoader, which decodes pictures
+-- of 500 x 375 and cuts them (a random resized crop, flipped at random) by one thread while the step runs.
+-- resnet34_loader_over_fixed is the median of their ratios.  resnet34_loader_work_of_step is the time that this thread
+-- alone takes for a batch, as a share of a step.  Where the device computes on the same n cores, a step loses at least
+-- an n-th of that share: resnet34_loader_floor = 1 + share / n, below which the first figure cannot lie.
 
 local bench = dofile((arg[0]:match "^.*/" or "") .. "common.lua")
 local options = bench.options()
@@ -75,13 +81,14 @@ local function loss_of(m, x, y)
   return nn.crossentropy(m(x), y)
 end
 
--- A function that makes one step, and waits for it.
+-- A function that makes one step, and waits for it; on xs and ys, one a device, or else always on the same images.
 local function trainer()
   local models = cf.replicate(network())
   local rule = optim.Momentum(0.01, 0.9)
   local states = cf.withdevices(function(i) return rule:setup(models[i]) end)
-  local xs, ys = cf.withdevices(function() return images(), cf.randint(0, 999, BATCH) end)
-  return function()
+  local fixed_xs, fixed_ys = cf.withdevices(function() return images(), cf.randint(0, 999, BATCH) end)
+  return function(xs, ys)
+    xs, ys = xs or fixed_xs, ys or fixed_ys
     local losses, grads = cf.withdevices(function(i) return cf.withgradient(loss_of, models[i], xs[i], ys[i]) end)
     cf.allreduce("avg", grads)
     cf.withdevices(function(i) optim.update(states[i], models[i], grads[i]) end)
@@ -161,6 +168,60 @@ local function parts(step, floor_us)
   bench.figure("resnet34_pooling_us", pool, "us")
   bench.figure("resnet34_update_us", updated, "us")
   bench.figure("resnet34_rest_us", step - conv - norm - pool - updated, "us")
+end
+
+-- ---- the loader -----------------------------------------------------------------------------------------------------
+
+local function micros(f, ...)
+  local start = bench.now()
+  f(...)
+  return bench.now() - start
+end
+
+-- A step on the loader's next batch.
+local function load_and_step(step, batches)
+  local _, batch = batches()
+  step({batch[1].image}, {batch[1].label})
+  batch[1].image:release()
+  batch[1].label:release()
+end
+
+-- Microseconds that the loader takes for a batch where nothing else is done.
+local function loader_work(loader)
+  return micros(function()
+    for _, batch in loader:epoch(0) do batch[1].image:release() end
+  end) / loader:steps()
+end
+
+local function measure_loader(folder)
+  cf.devices "cpu"
+  local T, steps = cf.data.transforms, 2 * STEPS
+  bench.pictures(cf, folder, (steps + 1) * BATCH)
+  local loader = cf.data.DataLoader(cf.data.images(folder), {batch = BATCH, threads = 1, seed = 1,
+    transform = {T.randomresizedcrop(SIZE), T.flip()}})
+  loader_work(loader) -- warms up
+  local work, step, batches = loader_work(loader), trainer(), loader:epoch(1)
+  step()
+  load_and_step(step, batches)
+  local fixed, loaded, ratios = {}, {}, {}
+  for i = 1, steps do
+    fixed[i], loaded[i] = micros(step), micros(load_and_step, step, batches)
+    ratios[i] = loaded[i] / fixed[i]
+  end
+  local share = work / bench.median(fixed)
+  bench.figure("resnet34_fixed_us", bench.median(fixed), "us")
+  bench.figure("resnet34_loader_us", bench.median(loaded), "us")
+  bench.figure("resnet34_loader_over_fixed", bench.median(ratios), "ratio")
+  bench.figure("resnet34_loader_work_of_step", share, "ratio")
+  bench.figure("resnet34_loader_floor", 1 + share / cf.devices()[1].threads, "ratio")
+end
+
+if options[1] == "--loader" then
+  local folder = os.tmpname()
+  os.remove(folder)
+  measure_loader(folder)
+  assert(os.execute("rm -r " .. folder) == 0)
+  os.exit(0)
 end
 
 -- ---- figures --------------------------------------------------------------------------------------------------------

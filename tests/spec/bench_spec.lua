@@ -74,6 +74,13 @@ describe("benchmarks #program", function()
     end
   end)
 
+  it("resnet shows steps on a loader's pictures beside steps on the same images", function()
+    if require "conflux".info().libraries:find "no libjpeg" then return pending "there is no libjpeg-turbo" end
+    local text, figures = run "resnet.lua --quick --loader"
+    assert_figures({resnet34_fixed_us = "us", resnet34_loader_us = "us", resnet34_loader_over_fixed = "ratio",
+      resnet34_loader_work_of_step = "ratio", resnet34_loader_floor = "ratio"}, figures, text)
+  end)
+
   it("conv shows each convolution beside its floor", function()
     local text, figures = run "conv.lua --quick stem conv5"
     local expected = {}
