@@ -10,13 +10,13 @@ struct cf_slab {
     cf_slab *next;
     char *data;
     size_t bytes, used; /* used: cut into blocks so far */
-    int32_t class_index;
-    int32_t live; /* blocks not in a bin */
+    int32_t open;       /* its place in the pool's `open` */
+    int32_t live;       /* blocks not in a bin */
     int32_t cut;
 };
 
-/* Small blocks are cut from slabs of SLAB_BYTES, a CPU's huge page; medium ones lie four in a slab of several
- * such pages, and large ones each in its own. */
+/* Small blocks, whatever their class, are cut from slabs of SLAB_BYTES, a CPU's huge page; medium ones lie four in a slab
+ * of several such pages, and large ones each in its own. */
 enum { SMALL_BYTES = 1 << 18, MEDIUM_BYTES = 1 << 23, SLAB_BYTES = 1 << 21, BLOCKS = 4 };
 static const size_t MOST_BYTES = (size_t)1 << 47; /* more than a process can address */
 
@@ -77,7 +77,7 @@ static void memory_free(const cf_pool *pool, void *memory, size_t bytes) {
     else pool->backend->slab_free(pool->state, memory, bytes);
 }
 
-static cfx_status slab_new(cf_pool *pool, size_t bytes, int class_index, cf_slab **out) {
+static cfx_status slab_new(cf_pool *pool, size_t bytes, int open, cf_slab **out) {
     void *slab, *data;
     if (bytes > pool->limit || pool->reserved > pool->limit - bytes)
         return cf_fail(CFX_EMEMORY, "limit of %zu bytes reached", pool->limit);
@@ -88,7 +88,7 @@ static cfx_status slab_new(cf_pool *pool, size_t bytes, int class_index, cf_slab
         return status;
     }
     *out = slab;
-    **out = (cf_slab){.next = pool->slabs, .data = data, .bytes = bytes, .class_index = class_index};
+    **out = (cf_slab){.next = pool->slabs, .data = data, .bytes = bytes, .open = open};
     pool->slabs = slab;
     pool->reserved += bytes;
     return CFX_OK;
@@ -109,17 +109,21 @@ static cfx_status grow_plain(cf_pool *pool, size_t bytes, cf_block **out) {
     return cut(pool, slab, bytes, out);
 }
 
+/* Where the open slab of a class stands: all small ones have one. */
+static int open_of(int c, size_t size) { return size <= SMALL_BYTES ? 0 : c; }
+
 /* A block that no bin had: cut from the class's open slab, or a slab of its own. */
 static cfx_status grow(cf_pool *pool, size_t size, int c, cf_block **out) {
-    cf_slab *slab = pool->open[c];
+    cf_slab *slab = pool->open[open_of(c, size)];
     if (!slab || slab->used + size > slab->bytes) {
-        /* few small blocks should not reserve much: a class's first slab is its smallest */
+        /* few blocks should not reserve much: the first slab is the smallest */
         size_t bytes = size;
         if (size <= SMALL_BYTES) bytes = slab ? SLAB_BYTES : BLOCKS * size;
         else if (size <= MEDIUM_BYTES) bytes = slab ? BLOCKS * size : size;
         if (bytes > SLAB_BYTES / 2) bytes = (bytes + SLAB_BYTES - 1) / SLAB_BYTES * SLAB_BYTES;
-        if (slab_new(pool, bytes, c, &slab) != CFX_OK) CF_TRY(slab_new(pool, size, c, &slab));
-        pool->open[c] = slab;
+        const int at = open_of(c, size);
+        if (slab_new(pool, bytes, at, &slab) != CFX_OK) CF_TRY(slab_new(pool, size, at, &slab));
+        pool->open[at] = slab;
     }
     return cut(pool, slab, size, out);
 }
@@ -153,7 +157,7 @@ static size_t size_of(int c) { return ((size_t)CF_ALIGN << (c / 4)) / 4 * (size_
 static cf_block *larger(cf_pool *pool, int from, int end) {
     for (int c = from; c < end; c++) {
         cf_block *block = pop(pool, c);
-        cf_slab *slab = pool->open[c];
+        cf_slab *slab = pool->open[open_of(c, size_of(c))];
         if (!block && slab && slab->used + size_of(c) <= slab->bytes && cut(pool, slab, size_of(c), &block) != CFX_OK)
             return NULL;
         if (block) return block;
@@ -243,7 +247,7 @@ void cf_pool_trim(cf_pool *pool) {
             continue;
         }
         *at = slab->next;
-        if (pool->open[slab->class_index] == slab) pool->open[slab->class_index] = NULL;
+        if (pool->open[slab->open] == slab) pool->open[slab->open] = NULL;
         pool->reserved -= slab->bytes;
         memory_free(pool, slab->data, slab->bytes);
         free(slab);

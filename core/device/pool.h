@@ -39,7 +39,7 @@ struct cf_pool {
     bool plain;
     cf_block *bins[CF_CLASSES]; /* of a plain pool: the first has what is still used */
     cf_slab *slabs;
-    cf_slab *open[CF_CLASSES]; /* the slab that a small class is cut from */
+    cf_slab *open[CF_CLASSES]; /* the slab that a class's blocks are cut from; the first: those of all small ones */
     cf_block *unused;          /* block headers without memory */
     size_t in_use, reserved, peak, limit;
     size_t at_collection; /* in_use when the host collected last */
