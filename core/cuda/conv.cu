@@ -11,9 +11,9 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include <map>
 #include <new>
 
+#include "cuda/cache.cuh"
 #include "cuda/elementwise.cuh"
 #include "cuda/make.cuh"
 
@@ -91,7 +91,6 @@ enum { MOST_WORKSPACE = 1 << 30 };
 struct form {
     int64_t n, in, out, groups, x[2], y[2], kernel[2], stride[2], pad[2], dilation[2];
     int32_t op, dtype, precision, by_channel; /* by_channel: [n, channels, h, w] */
-    bool operator<(const form &o) const { return memcmp(this, &o, sizeof o) < 0; }
 };
 
 struct plan {
@@ -105,7 +104,7 @@ struct plan {
 
 struct cf_cuda_convolutions {
     cudnnHandle_t handle;
-    std::map<form, plan> plans;
+    cf_cuda_cache<form, plan> plans;
 };
 
 static void drop(plan *p) {
@@ -132,7 +131,7 @@ static cfx_status convolutions_of(cf_cuda_device *device, cf_cuda_convolutions *
 void cf_cuda_convolutions_end(cf_cuda_device *device) {
     cf_cuda_convolutions *c = (cf_cuda_convolutions *)device->convolutions;
     if (!c) return;
-    for (auto &entry : c->plans) drop(&entry.second);
+    c->plans.clear(drop);
     if (c->handle) cudnn.Destroy(c->handle);
     delete c;
     device->convolutions = NULL;
@@ -241,16 +240,8 @@ static cfx_status make_plan(cf_cuda_convolutions *c, const form *f, plan *out) {
 }
 
 static cfx_status plan_of(cf_cuda_convolutions *c, const form *f, plan **out) {
-    auto found = c->plans.find(*f);
-    if (found == c->plans.end()) {
-        plan made = {};
-        const cfx_status status = make_plan(c, f, &made);
-        if (status != CFX_OK) drop(&made);
-        CF_TRY(status);
-        found = c->plans.emplace(*f, made).first;
-    }
-    *out = &found->second;
-    return CFX_OK;
+    return c->plans.find(
+        *f, [&](plan *made) { return make_plan(c, f, made); }, drop, out);
 }
 
 /* ---- operands ----------------------------------------------------------------------------------------------- */

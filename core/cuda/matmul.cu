@@ -5,9 +5,9 @@
  */
 #include "cuda/matmul.cuh"
 
-#include <map>
 #include <new>
 
+#include "cuda/cache.cuh"
 #include "cuda/elementwise.cuh"
 #include "cuda/make.cuh"
 
@@ -82,7 +82,6 @@ struct shape_key {
     int32_t dtype, ta, tb, add, epilogue, precision;
     uint32_t align_a, align_b, align_y; /* bytes */
     uint32_t align_d;                   /* of y and of a bias that goes along */
-    bool operator<(const shape_key &o) const { return memcmp(this, &o, sizeof o) < 0; }
 };
 
 struct plan {
@@ -95,7 +94,7 @@ struct plan {
 struct cf_cuda_products {
     cublasLtHandle_t handle;
     void *workspace[CF_QUEUES];
-    std::map<shape_key, plan> plans;
+    cf_cuda_cache<shape_key, plan> plans;
 };
 
 static cfx_status check(cublasStatus_t status, const char *what) {
@@ -126,7 +125,7 @@ static void drop(plan *p) {
 void cf_cuda_products_end(cf_cuda_device *device) {
     cf_cuda_products *p = products_of(device);
     if (!p) return;
-    for (auto &entry : p->plans) drop(&entry.second);
+    p->plans.clear(drop);
     for (int q = 0; q < CF_QUEUES; q++) cf_cuda_free(device->index, p->workspace[q]);
     if (p->handle) cublasLtDestroy(p->handle);
     delete p;
@@ -205,16 +204,8 @@ static cfx_status plan_new(cf_cuda_products *p, const shape_key *k, plan *out) {
 }
 
 static cfx_status plan_of(cf_cuda_products *p, const shape_key *key, plan **out) {
-    auto found = p->plans.find(*key);
-    if (found == p->plans.end()) {
-        plan made = {};
-        const cfx_status status = plan_new(p, key, &made);
-        if (status != CFX_OK) drop(&made);
-        CF_TRY(status);
-        found = p->plans.emplace(*key, made).first;
-    }
-    *out = &found->second;
-    return CFX_OK;
+    return p->plans.find(
+        *key, [&](plan *made) { return plan_new(p, key, made); }, drop, out);
 }
 
 /* How a matrix [rows, cols] of `dtype` lies: 0 row-major, 1 column-major, -1 neither; `ld` its leading dimension. */

@@ -36,7 +36,7 @@ static const struct {
                {SIGILL, "illegal instruction"},
                {SIGFPE, "arithmetic error"}};
 
-/* What follows runs in a signal's handler, where nothing may be allocated and no stream be used. */
+/* A handler of signals runs these: it may not allocate, nor use a stream. */
 
 static void write_text(const char *text) {
     const ssize_t lost = write(STDERR_FILENO, text, strlen(text));
@@ -76,7 +76,7 @@ void cf_crash_watch(void) {
     if (sigaltstack(&other, NULL) != 0) action.sa_flags &= ~SA_ONSTACK;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct sigaction old;
-        /* Whoever started the program may have it ignore a signal. */
+        /* The program that started this one may have it ignore a signal. */
         if (sigaction(signals[i].number, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
             sigaction(signals[i].number, &action, NULL);
     }
