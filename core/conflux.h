@@ -114,6 +114,10 @@ CFX_API int32_t cfx_dtype_promote(int32_t a, int32_t b);
 /* The number of an operation of core/device/ops.def ("add", "tanh"), or -1. */
 CFX_API int32_t cfx_op_find(const char *name);
 
+/* Whether a terminal is behind a descriptor: it is one, or it is the pipe by which conflux-run shows rank 0's output on
+ * one, so that bars and colours are in place. */
+CFX_API int32_t cfx_is_terminal(int32_t fd);
+
 /* How it was built: type, compiler, processor. */
 CFX_API const char *cfx_build(void);
 /* The libraries that it rests on and no backend brings, with their versions. */

@@ -5,7 +5,6 @@
  * plain luajit can be given the same settings.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <lauxlib.h>
 #include <luajit.h>
 #include <stdbool.h>
@@ -32,15 +31,6 @@ typedef struct program {
 
 /* ---- the standard streams -------------------------------------------------------------------------- */
 
-/* A file opened later must not become a stream that was closed before us, and so receive what is printed. */
-static void keep_streams(void) {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        /* Reading from it, or writing to it, fails as it should. */
-        if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) _exit(EXIT_FAILURE);
-    }
-}
-
 /* At the very end, however it comes: output that was lost is a failure, where luajit says nothing. */
 static void finish_stdout(void) {
     const bool had_failed = ferror(stdout);
@@ -56,6 +46,12 @@ static void print_log(void *data, int level, const char *message) {
     static const char *const names[] = {"error: ", "warning: ", ""};
     (void)data;
     fprintf(stderr, "conflux: %s%s\n", names[level < 0 ? 0 : level > 2 ? 2 : level], message);
+}
+
+/* A rank's stdout is a pipe to conflux-run, which shows whole lines: each is passed on when it is written, so that ranks'
+ * lines come as they are made, and a rank that is killed has shown all of its own. */
+static void show_lines(void) {
+    if (getenv("CONFLUX_RANK")) setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
 }
 
 /* ---- running --------------------------------------------------------------------------------------- */
@@ -111,7 +107,7 @@ static bool run_init(lua_State *L) {
 /* Runs -e, -l, -j, -O and --info in their order. */
 static bool run_options(lua_State *L, char **argv) {
     const char *value;
-    cf_option id;
+    int id;
     bool ok = true;
     for (int i = 1; ok && (id = cf_option_next(argv, &i, &value)) != CF_NO_OPTION;) {
         switch (id) {
@@ -233,13 +229,14 @@ int main(int argc, char **argv) {
         argv = nothing;
         argc = 1;
     }
-    keep_streams();
+    if (!cf_command_keep_streams()) return EXIT_FAILURE;
+    show_lines();
     cf_crash_watch();
     atexit(finish_stdout);
 
     program p = {.argv = argv, .argc = argc, .script = 1};
     const char *value;
-    cf_option id;
+    int id;
     while ((id = cf_option_next(argv, &p.script, &value)) != CF_NO_OPTION) {
         if (id == CF_BAD_OPTION) return EXIT_FAILURE;
         if (id == CF_OPTION_HELP) {

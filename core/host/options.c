@@ -1,10 +1,8 @@
 /* options.c: takes the command line apart. */
 #include "host/options.h"
 
-#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "conflux.h"
@@ -28,54 +26,30 @@ const char cf_usage[] = "usage: conflux [options]... [script [args]...]\n"
                         "  -                Execute stdin and stop handling options.\n"
                         "Without a script: interactive mode on a terminal, else stdin is executed.\n";
 
-typedef enum value { NO_VALUE, ATTACHED, NEEDED } value; /* ATTACHED: "-O3", never the next word */
-
-static const struct {
-    const char *name;
-    cf_option id;
-    const char *variable; /* of the environment */
-    value value;
-} options[] = {
-    {"-e", CF_OPTION_EXECUTE, NULL, NEEDED},
-    {"-l", CF_OPTION_REQUIRE, NULL, NEEDED},
-    {"-j", CF_OPTION_CONTROL, NULL, NEEDED},
-    {"-O", CF_OPTION_OPTIMIZE, NULL, ATTACHED},
-    {"-b", CF_OPTION_BYTECODE, NULL, ATTACHED},
-    {"-i", CF_OPTION_INTERACTIVE, NULL, NO_VALUE},
-    {"-E", CF_OPTION_NO_ENVIRONMENT, NULL, NO_VALUE},
-    {"-v", CF_OPTION_VERSION, NULL, NO_VALUE},
-    {"--version", CF_OPTION_VERSION, NULL, NO_VALUE},
-    {"--info", CF_OPTION_INFO, NULL, NO_VALUE},
-    {"--help", CF_OPTION_HELP, NULL, NO_VALUE},
-    {"--devices", CF_OPTION_DEVICES, "CONFLUX_DEVICES", NEEDED},
-    {"--threads", CF_OPTION_THREADS, "CONFLUX_NUM_THREADS", NEEDED},
-    {"--seed", CF_OPTION_SEED, "CONFLUX_SEED", NEEDED},
-    {"--memory-limit", CF_OPTION_MEMORY_LIMIT, "CONFLUX_MEMORY_LIMIT", NEEDED},
+static const cf_flag options[] = {
+    {"-e", CF_OPTION_EXECUTE, NULL, CF_NEEDED},
+    {"-l", CF_OPTION_REQUIRE, NULL, CF_NEEDED},
+    {"-j", CF_OPTION_CONTROL, NULL, CF_NEEDED},
+    {"-O", CF_OPTION_OPTIMIZE, NULL, CF_ATTACHED},
+    {"-b", CF_OPTION_BYTECODE, NULL, CF_ATTACHED},
+    {"-i", CF_OPTION_INTERACTIVE, NULL, CF_NO_VALUE},
+    {"-E", CF_OPTION_NO_ENVIRONMENT, NULL, CF_NO_VALUE},
+    {"-v", CF_OPTION_VERSION, NULL, CF_NO_VALUE},
+    {"--version", CF_OPTION_VERSION, NULL, CF_NO_VALUE},
+    {"--info", CF_OPTION_INFO, NULL, CF_NO_VALUE},
+    {"--help", CF_OPTION_HELP, NULL, CF_NO_VALUE},
+    {"--devices", CF_OPTION_DEVICES, "CONFLUX_DEVICES", CF_NEEDED},
+    {"--threads", CF_OPTION_THREADS, "CONFLUX_NUM_THREADS", CF_NEEDED},
+    {"--seed", CF_OPTION_SEED, "CONFLUX_SEED", CF_NEEDED},
+    {"--memory-limit", CF_OPTION_MEMORY_LIMIT, "CONFLUX_MEMORY_LIMIT", CF_NEEDED},
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
-static cf_option refuse(const char *format, const char *what) {
+static int refuse(const char *format, const char *what) {
     fprintf(stderr, "conflux: ");
     fprintf(stderr, format, what);
     fprintf(stderr, "\nTry 'conflux --help'.\n");
     return CF_BAD_OPTION;
-}
-
-/* The text behind the name of option k in `arg`: "" if there is none, NULL if it is another word. "-e" may be followed
- * by its value at once, "--seed" by "=" and its value. */
-static const char *rest_of(const char *arg, int k) {
-    const size_t length = strlen(options[k].name);
-    if (strncmp(arg, options[k].name, length) != 0) return NULL;
-    const bool is_long = length > 2;
-    const bool ends = arg[length] == '\0' || (options[k].value != NO_VALUE && (!is_long || arg[length] == '='));
-    return ends ? arg + length : NULL;
-}
-
-static bool is_number(const char *text, unsigned long long least, unsigned long long most) {
-    if (!*text || text[strspn(text, "0123456789")]) return false;
-    errno = 0;
-    const unsigned long long n = strtoull(text, NULL, 10);
-    return errno == 0 && n >= least && n <= most;
 }
 
 /* Bytes, perhaps with a unit. */
@@ -85,18 +59,19 @@ static bool is_bytes(const char *text) {
     if (n == 0 || n >= sizeof digits || (text[n] && (!strchr("KMG", text[n]) || text[n + 1]))) return false;
     memcpy(digits, text, n);
     digits[n] = '\0';
-    return is_number(digits, 1, (1ULL << 53) >> (text[n] == 'K' ? 10 : text[n] == 'M' ? 20 : text[n] == 'G' ? 30 : 0));
+    const int shift = text[n] == 'K' ? 10 : text[n] == 'M' ? 20 : text[n] == 'G' ? 30 : 0;
+    return cf_command_number(digits, 1, (1ULL << 53) >> shift, NULL);
 }
 
 /* The option, or CF_BAD_OPTION if its value will not do. */
-static cf_option check(cf_option id, const char *value) {
+static int check(int id, const char *value) {
     if (id == CF_OPTION_BYTECODE) {
         return refuse("%s: conflux writes no bytecode; it runs what `luajit -b` has written", "-b");
     }
-    if (id == CF_OPTION_THREADS && !is_number(value, 1, CFX_MAX_THREADS)) {
+    if (id == CF_OPTION_THREADS && !cf_command_number(value, 1, CFX_MAX_THREADS, NULL)) {
         return refuse("--threads: expected a number from 1 to 4096, got '%s'", value);
     }
-    if (id == CF_OPTION_SEED && !is_number(value, 0, UINT64_MAX)) {
+    if (id == CF_OPTION_SEED && !cf_command_number(value, 0, UINT64_MAX, NULL)) {
         return refuse("--seed: expected a number from 0 to 2^64 - 1, got '%s'", value);
     }
     if (id == CF_OPTION_MEMORY_LIMIT && !is_bytes(value)) {
@@ -105,28 +80,14 @@ static cf_option check(cf_option id, const char *value) {
     return id;
 }
 
-cf_option cf_option_next(char **argv, int *i, const char **value) {
-    const char *arg = argv[*i];
-    *value = "";
-    if (!arg || arg[0] != '-' || arg[1] == '\0') return CF_NO_OPTION;
-    ++*i;
-    if (strcmp(arg, "--") == 0) return CF_NO_OPTION;
-
-    for (int k = 0; k < OPTIONS; k++) {
-        const char *rest = rest_of(arg, k);
-        if (!rest) continue;
-        *value = rest + (*rest == '=' && arg[1] == '-');
-        if (options[k].value == NEEDED && *rest == '\0') {
-            *value = argv[*i];
-            if (!*value) return refuse("option '%s' needs a value", options[k].name);
-            ++*i;
-        }
-        return check(options[k].id, *value);
-    }
-    return refuse("unknown option '%s'", arg);
+int cf_option_next(char **argv, int *i, const char **value) {
+    char why[CF_WHY];
+    const int id = cf_command_next(options, OPTIONS, argv, i, value, why);
+    if (id == CF_BAD_OPTION) return refuse("%s", why);
+    return id == CF_NO_OPTION ? id : check(id, *value);
 }
 
-const char *cf_option_variable(cf_option id) {
+const char *cf_option_variable(int id) {
     for (int k = 0; k < OPTIONS; k++) {
         if (options[k].id == id) return options[k].variable;
     }

@@ -1,17 +1,14 @@
 /* options.h: the command line of the `conflux` program.
  *
- * It follows luajit's conventions: `-e chunk` or `-echunk`, `--` and `-`, the script's name ends the options.  Long
- * options take their value as the next word or behind "=".
+ * It follows luajit's conventions: `-e chunk` or `-echunk`, `--` and `-`, the script's name ends the options.
  */
 #ifndef CF_HOST_OPTIONS_H
 #define CF_HOST_OPTIONS_H
 
-#include <stdbool.h>
+#include "base/command.h"
 
 typedef enum cf_option {
-    CF_NO_OPTION,
-    CF_BAD_OPTION,
-    CF_OPTION_EXECUTE,
+    CF_OPTION_EXECUTE = 1,
     CF_OPTION_REQUIRE,
     CF_OPTION_CONTROL,
     CF_OPTION_OPTIMIZE,
@@ -32,9 +29,9 @@ extern const char cf_usage[];
 
 /* Takes the option at argv[*i] and moves *i past it.  CF_NO_OPTION where the script's name, or nothing, follows;
  * CF_BAD_OPTION after a message on stderr. */
-cf_option cf_option_next(char **argv, int *i, const char **value);
+int cf_option_next(char **argv, int *i, const char **value);
 
 /* The variable of the environment that hands the option to the Lua library, or NULL. */
-const char *cf_option_variable(cf_option id);
+const char *cf_option_variable(int id);
 
 #endif

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "conflux.h"
 #include "host/host.h"
 
 static volatile sig_atomic_t interrupted;
@@ -66,7 +66,7 @@ const char *cf_run_message(lua_State *L) {
 bool cf_has_color(FILE *stream) {
     const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
     if (no_color && *no_color) return false;
-    return isatty(fileno(stream)) && !(terminal && strcmp(terminal, "dumb") == 0);
+    return cfx_is_terminal(fileno(stream)) && !(terminal && strcmp(terminal, "dumb") == 0);
 }
 
 void cf_report(const char *message) {

@@ -16,8 +16,6 @@ local has_host, host = pcall(require, "conflux.host")
 local tell
 if has_host then tell = host.progress end
 
-ffi.cdef [[ int cf_isatty(int fd) __asm__("isatty"); ]]
-
 local WIDTH = 24      -- of the bar
 local EVERY = 0.1     -- seconds between two drawings
 
@@ -203,7 +201,7 @@ local function progress(total, o)
   check.number("progress", "total", total)
   o = check.options("progress", o, {"label"})
   local label = o.label and check.text("progress", "label", o.label) or ""
-  local shows = tell and true or tell == nil and ffi.C.cf_isatty(2) == 1
+  local shows = tell and true or tell == nil and C.cfx_is_terminal(2) == 1
   local no_colour = getenv "NO_COLOR"
   local meter = ffi.new "cfx_meter"
   C.cfx_meter_begin(core.context(), meter)

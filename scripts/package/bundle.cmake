@@ -50,7 +50,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     endif()
   endforeach()
 
-  set(installed conflux libconflux libconflux_host)
+  set(installed conflux conflux-run libconflux libconflux_host)
   if(TARGET conflux_cuda)
     list(APPEND installed conflux_cuda)
   endif()

@@ -11,7 +11,7 @@ endif()
 # too: those are the machine's own, and without them the CPU serves.
 if(CPACK_GENERATOR STREQUAL DEB)
   find_program(SHLIBDEPS dpkg-shlibdeps REQUIRED)
-  file(GLOB ours ${build}/bin/conflux ${build}/lib/libconflux.so ${build}/lib/libconflux_host.so)
+  file(GLOB ours ${build}/bin/conflux ${build}/bin/conflux-run ${build}/lib/libconflux.so ${build}/lib/libconflux_host.so)
   file(WRITE ${build}/generated/debian/control "") # without which it does not run
   execute_process(COMMAND ${SHLIBDEPS} -O --ignore-missing-info -l${build}/lib ${ours} WORKING_DIRECTORY ${build}/generated
     OUTPUT_VARIABLE depends ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)

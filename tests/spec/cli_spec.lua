@@ -432,39 +432,45 @@ describe("the embedded library", function()
   end)
 end)
 
--- The program's own list of options: name -> whether a value follows.  A bundle has no sources.
-local OPTIONS = "core/host/options.c"
+-- The programs' own lists of options: name -> whether a value follows.  A bundle has no sources.
+local SOURCES = {conflux = "core/host/options.c", ["conflux-run"] = "core/launch/options.c"}
 local function if_sources(name, f)
   it(name, function()
-    if not program.exists(OPTIONS) then return pending "there are no sources here" end
+    if not program.exists(SOURCES.conflux) then return pending "there are no sources here" end
     f()
   end)
 end
 
-local function options()
+local function options(of)
   local list = {}
-  for name, value in program.slurp(OPTIONS):gmatch '\n    {"(%-[^"]+)",[^\n]-, ([%u_]+)},' do
-    if name ~= "-b" then list[name] = value == "NEEDED" end
+  for name, value in program.slurp(SOURCES[of]):gmatch '\n    {"(%-[^"]+)",[^\n]-, ([%u_]+)},' do
+    if name ~= "-b" then list[name] = value == "CF_NEEDED" end
   end
   return list
 end
 
-describe("the manual page", function()
-  local page = "scripts/package/conflux.1"
-
+describe("a manual page", function()
   if_sources("is formatted without a warning", function()
     if not program.has "groff" then return pending "groff is not installed" end
-    local out, err, code = shell("groff -mandoc -Tutf8 -ww -z " .. page)
-    assert.same({"", "", 0}, {out, err, code})
+    for name in pairs(SOURCES) do
+      local out, err, code = shell(("groff -mandoc -Tutf8 -ww -z scripts/package/%s.1"):format(name))
+      assert.same({"", "", 0}, {out, err, code})
+    end
   end)
 
-  if_sources("tells of each option, each command of the prompt and no other", function()
-    local text, known = program.slurp(page), options()
-    for name in pairs(known) do
-      local flag = name:sub(2):gsub("%-", "%%-")
-      assert.is_true(text:find("\n%.It Fl [^\n]*%f[%w-]" .. flag .. "%f[^%w-]") ~= nil, name)
+  if_sources("tells of each option and no other", function()
+    for of in pairs(SOURCES) do
+      local text, known = program.slurp(("scripts/package/%s.1"):format(of)), options(of)
+      for name in pairs(known) do
+        local flag = name:sub(2):gsub("%-", "%%-")
+        assert.is_true(text:find("\n%.It Fl [^\n]*%f[%w-]" .. flag .. "%f[^%w-]") ~= nil, name)
+      end
+      for flag in text:gmatch "\n%.It Fl (%-%w[%w-]*)" do assert.is_true(known["-" .. flag] ~= nil, flag) end
     end
-    for flag in text:gmatch "\n%.It Fl (%-%w[%w-]*)" do assert.is_true(known["-" .. flag] ~= nil, flag) end
+  end)
+
+  if_sources("tells of each command of the prompt", function()
+    local text = program.slurp "scripts/package/conflux.1"
     for _, command in ipairs(require "conflux.repl.commands".names) do
       assert.is_true(text:find("\n.It Li :" .. command, 1, true) ~= nil, command)
     end
@@ -473,32 +479,41 @@ end)
 
 describe("completion in a shell", function()
   if_sources("knows each option in zsh", function()
-    local text = program.slurp "scripts/package/_conflux"
-    for name, has_value in pairs(options()) do
-      local mark = not has_value and "[%[-,}]" or name:find "^%-%-" and "=%[" or "%+%["
-      assert.is_true(text:find("%f[-]" .. name:gsub("%-", "%%-") .. mark) ~= nil, name)
+    for of in pairs(SOURCES) do
+      local path = "scripts/package/_" .. of
+      local text = program.slurp(path)
+      for name, has_value in pairs(options(of)) do
+        local mark = not has_value and "[%[-,}]" or name:find "^%-%-" and "=%[" or "%+%["
+        assert.is_true(text:find("%f[-]" .. name:gsub("%-", "%%-") .. mark) ~= nil, name)
+      end
+      if program.has "zsh" then assert.same({"", "", 0}, {shell("zsh -n " .. path)}) end
     end
-    if program.has "zsh" then assert.same({"", "", 0}, {shell "zsh -n scripts/package/_conflux"}) end
   end)
 
   if_sources("offers options, devices and scripts in bash", function()
     if not program.has "bash" then return pending "bash is not installed" end
-    -- The completions offered for the last word.
+    -- The completions offered for the last word of a command.
     local function offers(...)
       local words = {...}
+      local name = words[1]
       for i = 1, #words do words[i] = quote(words[i]) end
-      local out, err = shell(("bash -c %s"):format(quote(([[. scripts/package/conflux.bash
-        COMP_WORDS=(%s) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _conflux; printf '%%s ' "${COMPREPLY[@]}"]])
-        :format(table.concat(words, " ")))))
+      local out, err = shell(("bash -c %s"):format(quote(([[. scripts/package/%s.bash
+        COMP_WORDS=(%s) COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _%s; printf '%%s ' "${COMPREPLY[@]}"]])
+        :format(name, table.concat(words, " "), (name:gsub("-", "_"))))))
       assert.equal("", err)
       return " " .. out
     end
-    local all = offers("conflux", "-")
-    for name in pairs(options()) do assert.is_true(all:find(" " .. name .. " ", 1, true) ~= nil, name) end
-    assert.equal(" --devices ", offers("conflux", "--dev"))
-    assert.matches(" cpu*2 ", offers("conflux", "--devices", ""), 1, true)
-    assert.matches(" cpu*2 ", offers("conflux", "--devices", "=", "cp"), 1, true)
+    for of in pairs(SOURCES) do
+      local all = offers(of, "-")
+      for name in pairs(options(of)) do assert.is_true(all:find(" " .. name .. " ", 1, true) ~= nil, name) end
+      assert.equal(" --devices ", offers(of, "--dev"))
+      assert.matches(" cpu*2 ", offers(of, "--devices", ""), 1, true)
+      assert.matches(" cpu*2 ", offers(of, "--devices", "=", "cp"), 1, true)
+      assert.equal(" scripts/quickstart ", offers(of, "scripts/x2.lua", "scripts/quick"))
+    end
     assert.equal(" scripts/x2.lua ", offers("conflux", "--seed", "1", "scripts/x2"))
-    assert.equal(" scripts/quickstart ", offers("conflux", "scripts/x2.lua", "scripts/quick"))
+    assert.equal(" scripts/x2.lua ", offers("conflux-run", "-n", "2", "scripts/x2"))
+    assert.matches(" printf ", offers("conflux-run", "-n", "2", "--", "print"), 1, true)
+    assert.equal(" scripts/package ", offers("conflux-run", "--output", "scripts/pack"))
   end)
 end)

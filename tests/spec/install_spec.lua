@@ -56,7 +56,7 @@ describe("an install #program", function()
 
   test("puts each file where others look for it", "", function()
     local there = files(root .. "/prefix")
-    for _, path in ipairs {"bin/conflux", "include/conflux.h", "lib/libconflux.so", "lib/libconflux.so.0",
+    for _, path in ipairs {"bin/conflux", "bin/conflux-run", "include/conflux.h", "lib/libconflux.so", "lib/libconflux.so.0",
       "lib/libconflux.so.0.1.0", "lib/pkgconfig/conflux.pc", "lib/cmake/conflux/conflux-config.cmake",
       "share/lua/5.1/conflux/init.lua", "share/lua/5.1/conflux/nn/init.lua", "share/doc/conflux/copyright",
       "share/doc/conflux/examples/x2.lua"} do
@@ -64,7 +64,10 @@ describe("an install #program", function()
     end
     for file, path in pairs {["conflux.1"] = "share/man/man1/conflux.1",
       ["conflux.bash"] = "share/bash-completion/completions/conflux",
-      ["_conflux"] = "share/zsh/site-functions/_conflux"} do
+      ["_conflux"] = "share/zsh/site-functions/_conflux",
+      ["conflux-run.1"] = "share/man/man1/conflux-run.1",
+      ["conflux-run.bash"] = "share/bash-completion/completions/conflux-run",
+      ["_conflux-run"] = "share/zsh/site-functions/_conflux-run"} do
       local is_written = io.open("scripts/package/" .. file) ~= nil
       assert.equal(is_written, there[path] == true, path)
     end
