@@ -59,6 +59,7 @@ local function read_options(arguments)
 end
 
 read_options {...}
+io.stdout:setvbuf "line" -- so that a file or a pipe has an epoch's line when the epoch ends
 if options.devices then cf.devices(options.devices) end
 cf.seed(options.seed)
 

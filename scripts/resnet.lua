@@ -314,6 +314,7 @@ local others = read_options {...}
 local command = table.remove(others, 1)
 if not commands[command] then quit(command and ("there is no '%s'"):format(command) or "what is to be done?") end
 if #others > 0 and (command == "train" or command == "eval") then quit("unknown argument " .. others[1]) end
+io.stdout:setvbuf "line" -- so that a file or a pipe has an epoch's line when the epoch ends
 if options.devices then cf.devices(options.devices) end
 cf.seed(options.seed)
 commands[command](others)

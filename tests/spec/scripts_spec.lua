@@ -175,6 +175,16 @@ describe("scripts/resnet.lua #program", function()
     end
   end)
 
+  it("writes an epoch's line when the epoch ends, into a file, too", function()
+    if problem then return pending(problem) end
+    local text = program.shell(([[
+      %s scripts/resnet.lua train %s --epochs 50 --devices cpu >%s/log & pid=$!
+      until grep -q '^epoch 1/' %s/log || ! kill -0 $pid; do sleep 0.02; done
+      kill $pid && echo 'still running']]):format(program.conflux, common:gsub("%-%-model %S+", "--model " .. directory
+      .. "/log.safetensors"), directory, directory))
+    assert.equal("still running\n", text)
+  end)
+
   it("explains its options, and refuses others", function()
     local text, code = run "scripts/resnet.lua --help"
     assert.equal(0, code)
