@@ -9,7 +9,7 @@ typedef struct cf_launch_options {
     double grace;                 /* seconds */
     const char *devices, *output; /* or NULL */
     bool is_script;               /* words[0] is one, and no program */
-    char **words;                 /* what is run, with its arguments; NULL behind them */
+    char **words;                 /* the script or program with its arguments; NULL behind them */
 } cf_launch_options;
 
 /* Reads it.  Returns -1, or the exit code where there is nothing to run: after --help, or after a message. */

@@ -15,7 +15,7 @@
 
 typedef struct cf_rank {
     pid_t pid;
-    int out, err; /* what it writes comes here; the caller takes them */
+    int out, err; /* its stdout and stderr are read here; the caller takes them */
     bool has_ended, is_stopped;
 } cf_rank;
 

@@ -30,6 +30,9 @@ describe("the bundle #program", function()
       quote(root .. "/scripts/x2.lua")))
     assert.same({"", 0}, {err, code})
     assert.equal((program.run "--devices 'cpu*2' scripts/x2.lua"), out)
+    local launched = shell(("cd / && env -i %s -n 1 --devices 'cpu*2' %s"):format(quote(root .. "/bin/conflux-run"),
+      quote(root .. "/scripts/x2.lua")))
+    assert.equal(out, (launched:gsub("%f[^\n%z]%[0%] ", "")))
   end)
 
   it("takes nothing from the machine but glibc", function()

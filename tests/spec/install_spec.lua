@@ -56,8 +56,9 @@ describe("an install #program", function()
 
   test("puts each file where others look for it", "", function()
     local there = files(root .. "/prefix")
-    for _, path in ipairs {"bin/conflux", "bin/conflux-run", "include/conflux.h", "lib/libconflux.so", "lib/libconflux.so.0",
-      "lib/libconflux.so.0.1.0", "lib/pkgconfig/conflux.pc", "lib/cmake/conflux/conflux-config.cmake",
+    for _, path in ipairs {"bin/conflux", "bin/conflux-run", "include/conflux.h", "lib/libconflux.so",
+      "lib/libconflux.so.0", "lib/libconflux.so.0.1.0", "lib/pkgconfig/conflux.pc",
+      "lib/cmake/conflux/conflux-config.cmake",
       "share/lua/5.1/conflux/init.lua", "share/lua/5.1/conflux/nn/init.lua", "share/doc/conflux/copyright",
       "share/doc/conflux/examples/x2.lua"} do
       assert.is_true(there[path], path)
@@ -100,6 +101,8 @@ describe("an install #program", function()
     local wanted = program.run "--devices 'cpu*2' scripts/x2.lua"
     local command = [[cd /; env -i "$P"/bin/conflux --devices 'cpu*2' "$P"/share/doc/conflux/examples/x2.lua]]
     assert.equal(wanted, (sh(command)))
+    local launched = sh(command:gsub("bin/conflux", "%0-run -n 1"))
+    assert.equal(wanted, (launched:gsub("%f[^\n%z]%[0%] ", "")))
     assert.equal(wanted, (sh([[mv "$P" "$R/moved"; P=$R/moved; ]] .. command .. [[; mv "$P" "$R/prefix"]])))
   end)
 
@@ -183,7 +186,7 @@ describe("an install #program", function()
 
   test("is still there after packages were made", "cpack", function()
     assert.equal(root .. "/second/bin/conflux\n", (sh(([[cmake --install "$B" --prefix "$R/second"
-      (cd "$B"; cpack -G TGZ -B "$R/packages"); grep bin/conflux %s]]):format(manifest)):match "[^\n]*\n$"))
+      (cd "$B"; cpack -G TGZ -B "$R/packages"); grep 'bin/conflux$' %s]]):format(manifest)):match "[^\n]*\n$"))
   end)
 
   test("is a rock", "luarocks luajit", function()
