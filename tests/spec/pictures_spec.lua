@@ -15,7 +15,8 @@ local FIXTURES = "tests/fixtures/images/"
 -- Where Conflux was built without libjpeg-turbo there is nothing to test but what it says.
 if cf.info().libraries:find "no libjpeg" then
   it("pictures are refused without libjpeg-turbo", function()
-    assert.refuses(function() cf.data.image(FIXTURES .. "420.jpg") end, "built without libjpeg%-turbo")
+    assert.refuses(function() cf.data.image(FIXTURES .. "420.jpg") end,
+      "data.image: " .. FIXTURES .. "420.jpg: Conflux was built without libjpeg-turbo")
   end)
   return
 end
