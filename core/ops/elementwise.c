@@ -28,6 +28,13 @@ static cfx_status broadcast(const char *function, const cfx_tensor *a, const cfx
                    cf_describe(a, left), cf_describe(b, right));
 }
 
+/* x in that shape: itself where it has it, as most operands do, or a view in `room`. */
+static cfx_tensor *widened(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tensor *room) {
+    if (cf_has_shape(x, ndim, shape)) return (cfx_tensor *)x; /* an input, which issuing does not write */
+    cf_expand(x, ndim, shape, room);
+    return room;
+}
+
 /* As much of the call as its gradient needs to know. */
 typedef struct form {
     cf_op op;
@@ -202,10 +209,11 @@ static cfx_status run_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *
     CF_TRY(broadcast(name, a, b, &ndim, shape));
     const int compute = compute_dtype(op, cfx_dtype_promote(a->_dtype, b->_dtype));
     CF_TRY(cf_new(cf_device(a), result_dtype(op, compute), ndim, shape, out));
-    cf_expand(a, ndim, shape, &x);
-    cf_expand(b, ndim, shape, &y);
-    return cf_issue_run(
-        &(cf_issue){.op = (cf_op)op, .dtype = compute, .nout = 1, .nin = 2, .t = CF_VIEWS(out, &x, &y)});
+    return cf_issue_run(&(cf_issue){.op = (cf_op)op,
+                                    .dtype = compute,
+                                    .nout = 1,
+                                    .nin = 2,
+                                    .t = CF_VIEWS(out, widened(a, ndim, shape, &x), widened(b, ndim, shape, &y))});
 }
 
 CFX_API cfx_status cfx_binary(int32_t op, const cfx_tensor *a, const cfx_tensor *b, cfx_tensor *out) {

@@ -85,7 +85,8 @@ static cfx_status enqueue(const cf_issue *issues, int32_t n, cf_touch *touches, 
 }
 
 cfx_status cf_issue_list(const cf_issue *issues, int32_t n, cf_touch *touches) {
-    cfx_tensor workspace = {0};
+    cfx_tensor workspace; /* of hundreds of bytes, which nobody reads where there is none */
+    workspace._buffer = NULL;
     cfx_status status = workspace_new(issues, &workspace);
     if (status == CFX_OK) status = enqueue(issues, n, touches, &workspace);
     if (workspace._buffer) cfx_release(&workspace); /* its memory carries the command's event along */
