@@ -34,12 +34,17 @@ void cf_speaker_add(cf_speaker *speaker, size_t n, double now) {
     if (end || speaker->n == speaker->whole) speaker->since = now;
     if (end) speaker->whole = (size_t)(end - speaker->bytes) + 1;
     speaker->n += n;
+    speaker->is_quiet = false;
 }
 
-/* How many bytes may be put on the screen: a part of a line only where it has waited, or nothing can be added to it. */
+void cf_speaker_wait(cf_speaker *speaker) { speaker->is_quiet = true; }
+
+/* How many bytes may be put on the screen: a part of a line only where it has waited, or nothing can be added to it.  A
+ * slow screen keeps a rank from writing the rest: that is no waiting. */
 static size_t ready(const cf_speaker *speaker, double now) {
     const bool is_long = speaker->n == CF_SPEAKER_ROOM && speaker->whole == 0;
-    return is_long || speaker->has_ended || now >= speaker->since + PATIENCE ? speaker->n : speaker->whole;
+    const bool has_waited = speaker->is_quiet && now >= speaker->since + PATIENCE;
+    return is_long || has_waited || speaker->has_ended ? speaker->n : speaker->whole;
 }
 
 /* ---- the screen ---------------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* lines.h: many ranks' output on one screen, by whole lines.
  *
  * A speaker is one stream of one rank.  Its bytes are put on the screen line by line, each line behind the speaker's
- * name, "[2] ".  A part of a line waits for its end, but 0.2 s at most, and not where nothing more comes or there is no
- * room for more: a line longer than that comes in pieces.  Where an unfinished line stands on the screen and another
+ * name, "[2] ".  A part of a line waits for its end, but no longer than 0.2 s while its rank writes nothing, and not where
+ * nothing more comes or there is no room for more: a line longer than that comes in pieces.  Where an unfinished line stands on the screen and another
  * speaker's is next, the first is ended, and goes on later behind its name.  '\r' begins a line again, with the name, so
  * that a bar stays where it is; "\r\033[K" takes the line away, as a program does that prints a line above its bar.
  *
@@ -22,6 +22,7 @@ typedef struct cf_speaker {
     char *bytes /* [CF_SPEAKER_ROOM] */;
     size_t n, whole;           /* bytes that are still to be put on the screen, and how many of these are whole lines */
     double since;              /* when the first of the others came */
+    bool is_quiet;             /* its rank had written nothing more when it was last looked at */
     bool has_ended;            /* nothing more is expected */
     bool needs_name, has_name; /* the line on the screen */
 } cf_speaker;
@@ -44,6 +45,9 @@ void cf_speaker_close(cf_speaker *speaker);
 char *cf_speaker_room(cf_speaker *speaker, size_t *room);
 /* `n` bytes have been put there. */
 void cf_speaker_add(cf_speaker *speaker, size_t n, double now);
+
+/* There was nothing more to put there. */
+void cf_speaker_wait(cf_speaker *speaker);
 
 /* Moves what is due from the speakers to the screen, as far as there is room. */
 void cf_screen_fill(cf_screen *screen, double now);

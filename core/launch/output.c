@@ -165,6 +165,7 @@ static bool read_once(cf_output *o, stream *s, double now) {
     }
     if (n < 0 && errno == EINTR) return true;
     const bool is_empty = n < 0 && errno == EAGAIN;
+    if (s->speaker) cf_speaker_wait(s->speaker);
     if (s->speaker && (!is_empty || s->is_over)) s->speaker->has_ended = true;
     if (!is_empty || o->is_last) shut(&s->fd);
     return false;

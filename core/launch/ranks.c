@@ -89,8 +89,8 @@ static int start(cf_ranks *ranks, int r, const cf_start *how, bool *has_forked) 
     const pid_t launcher = getpid();
     int pipes[PIPES][2], error = 0;
     *has_forked = false;
-    /* A world's bootstrap begins here: a pair of sockets for each rank, made before it and kept open across its exec, of
-     * which set_environment tells its number. */
+    /* Here a world's bootstrap will have its place: a pair of sockets for each rank, whose one end stays open across the
+     * rank's exec, and set_environment tells its number. */
     const pid_t pid = make_pipes(r, pipes) ? fork() : -1;
     if (pid == 0) {
         error = become(r, ranks->n, ranks->group, launcher,

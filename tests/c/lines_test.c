@@ -62,6 +62,13 @@ static const char *all(void) {
     return shown;
 }
 
+/* A part is all that a rank has written for a while. */
+static void pause_after(int rank, const char *part) {
+    say(rank, part);
+    cf_speaker_wait(&speakers[rank]);
+    now += 1;
+}
+
 static void end(int rank) { speakers[rank].has_ended = true; }
 
 TEST(a_line_has_its_rank_before_it) {
@@ -96,6 +103,8 @@ TEST(a_part_is_shown_after_a_fifth_of_a_second) {
     CHECK_STR(all(), "");
     CHECK_NEAR(cf_screen_due(&screen), 100.2, 1e-9);
     now = 100.21;
+    CHECK_STR(all(), ""); /* there may be more to read */
+    cf_speaker_wait(&speakers[0]);
     CHECK_STR(all(), "[0] parts");
     CHECK_EQ(isinf(cf_screen_due(&screen)), 1);
     say(0, " and the rest\n");
@@ -115,8 +124,7 @@ TEST(a_part_is_shown_when_its_rank_ends) {
 
 TEST(another_line_ends_the_one_that_stands_there) {
     begin();
-    say(0, "epoch 1 ...");
-    now += 1;
+    pause_after(0, "epoch 1 ...");
     CHECK_STR(all(), "[0] epoch 1 ...");
     say(1, "hello\n");
     CHECK_STR(all(), "\n[1] hello\n");
@@ -126,8 +134,7 @@ TEST(another_line_ends_the_one_that_stands_there) {
 
 TEST(the_line_that_stands_there_may_end_by_itself_first) {
     begin();
-    say(2, "epoch 1 ...");
-    now += 1;
+    pause_after(2, "epoch 1 ...");
     CHECK_STR(all(), "[2] epoch 1 ...");
     say(0, "hello\n");
     say(2, " done\n");
@@ -136,11 +143,9 @@ TEST(the_line_that_stands_there_may_end_by_itself_first) {
 
 TEST(a_bar_is_drawn_in_its_place) {
     begin();
-    say(0, "\r[=>..]\033[K");
-    now += 1;
+    pause_after(0, "\r[=>..]\033[K");
     CHECK_STR(all(), "\r[0] [=>..]\033[K");
-    say(0, "\r[==>.]\033[K");
-    now += 1;
+    pause_after(0, "\r[==>.]\033[K");
     CHECK_STR(all(), "\r[0] [==>.]\033[K");
     say(0, "\r[====]\033[K\n");
     CHECK_STR(all(), "\r[0] [====]\033[K\n");
@@ -148,14 +153,12 @@ TEST(a_bar_is_drawn_in_its_place) {
 
 TEST(a_bar_that_is_taken_away_leaves_its_line) {
     begin();
-    say(0, "\r[=>..]\033[K");
-    now += 1;
+    pause_after(0, "\r[=>..]\033[K");
     CHECK_STR(all(), "\r[0] [=>..]\033[K");
     say(0, "\r\033[K");
     say(1, "a line above the bar\n");
     CHECK_STR(all(), "\r\033[K[1] a line above the bar\n");
-    say(0, "\r[==>.]\033[K");
-    now += 1;
+    pause_after(0, "\r[==>.]\033[K");
     CHECK_STR(all(), "\r[0] [==>.]\033[K");
 }
 
