@@ -110,22 +110,15 @@ if(CMAKE_CXX_COMPILER AND TARGET conflux_static AND NOT CONFLUX_SANITIZE MATCHES
   add_library(conflux_cuda_rows STATIC EXCLUDE_FROM_ALL tests/cuda/emulated_rows.cpp
     $<TARGET_OBJECTS:conflux_cuda_kernels>)
   emulates(conflux_cuda_rows)
-  set(emulated_tests batchnorm images kernels kernels_make layers select update products)
-  if(NOT CONFLUX_SANITIZE) # where its many jumps between fibers take minutes
-    list(APPEND emulated_tests kernels_reduce conv)
+  set(emulated_tests batchnorm images kernels kernels_make kernels_reduce layers select update products)
+  if(NOT CONFLUX_SANITIZE) # there is no pretended cuDNN then
+    list(APPEND emulated_tests conv)
   endif()
   foreach(name IN LISTS emulated_tests)
-    add_executable(cuda_${name}_test tests/c/${name}_test.c)
+    c_test(cuda_${name}_test tests/c/${name}_test.c conflux_cuda_rows)
     target_compile_definitions(cuda_${name}_test PRIVATE CF_TEST_CUDA)
     target_include_directories(cuda_${name}_test PRIVATE tests/cuda)
-    target_link_libraries(cuda_${name}_test PRIVATE conflux_cuda_rows conflux_static)
-    if(CONFLUX_SANITIZE)
-      target_compile_options(cuda_${name}_test PRIVATE -O1)
-    endif()
-    set_target_properties(cuda_${name}_test PROPERTIES LINKER_LANGUAGE CXX
-      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-    add_test(NAME cuda_${name}_test COMMAND cuda_${name}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-    set_tests_properties(cuda_${name}_test PROPERTIES TIMEOUT 300)
+    set_target_properties(cuda_${name}_test PROPERTIES LINKER_LANGUAGE CXX)
   endforeach()
 
   # The whole plugin on a pretended GPU, and an NCCL and a cuDNN for it: build/emulated, for CONFLUX_PLUGINS and CONFLUX_CUDA_PATH.

@@ -21,9 +21,9 @@
 
 /* Whether a sanitizer watches: it makes tests several times slower, so that some try fewer inputs. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang_analyzer__)
-enum { SANITIZED = 1 };
+#define SANITIZED 1
 #else
-enum { SANITIZED = 0 };
+#define SANITIZED 0
 #endif
 
 /* Tests run in the order of the file: their constructors do, and each is put at the end of the list. */
