@@ -93,9 +93,10 @@ static void make(cfx_device *on, int ndim, const int64_t *shape, cfx_tensor *out
     CHECK_STATUS(cfx_random(on, CFX_FLOAT32, ndim, shape, "uniform", 0.5, 1.5, 0, out), CFX_OK);
 }
 
-static void make_world(world *w, int is_watched) {
+/* share_rows: those of each device's part of what collectives join. */
+static void make_world(world *w, int is_watched, int64_t share_rows) {
     const int64_t form[2] = {ROWS, COLUMNS}, columns = COLUMNS, n = ROWS, side[2] = {COLUMNS, 5};
-    const int64_t all[2] = {DEVICES * SHARE, 2}, share[2] = {SHARE, 2}, large = 1 << 12;
+    const int64_t all[2] = {DEVICES * share_rows, 2}, share[2] = {share_rows, 2}, large = 1 << 12;
     *w = (world){0};
     cfx_seed(context, 7);
     make(device[0], 2, form, &w->y);
@@ -114,7 +115,7 @@ static void make_world(world *w, int is_watched) {
     for (int d = 0; d < DEVICES; d++) {
         make(device[d], 2, all, &w->replica[d]);
         CHECK_STATUS(cfx_transpose(&w->replica[d], 0, 1, &w->across[d]), CFX_OK);
-        make(device[d], 2, (int64_t[]){DEVICES * DEVICES * SHARE, 2}, &w->gathered[d]);
+        make(device[d], 2, (int64_t[]){DEVICES * DEVICES * share_rows, 2}, &w->gathered[d]);
         make(device[d], 2, share, &w->parts[d]);
     }
     for (int k = 0; k < MODEL; k++) {
@@ -346,10 +347,13 @@ static cfx_status call_tape(world *w) {
 }
 
 #define ROW(name) \
-    { #name, call_##name }
+    { #name, call_##name, 1 }
+#define COLLECTIVE(name) /* of so much that it is cut into slices */ \
+    { #name, call_##name, SHARE }
 static const struct {
     const char *name;
     cfx_status (*call)(world *w);
+    int64_t share_rows;
 } calls[] = {
     ROW(empty),
     ROW(full),
@@ -419,15 +423,15 @@ static const struct {
     ROW(loss),
     ROW(norm),
     ROW(read),
-    ROW(allreduce),
-    ROW(allreduce_strided),
-    ROW(allreduce_some),
-    ROW(reduce_to),
-    ROW(broadcast),
-    ROW(allgather),
-    ROW(weighted_mean),
-    ROW(common),
-    ROW(reduce_scatter),
+    COLLECTIVE(allreduce),
+    COLLECTIVE(allreduce_strided),
+    COLLECTIVE(allreduce_some),
+    COLLECTIVE(reduce_to),
+    COLLECTIVE(broadcast),
+    COLLECTIVE(allgather),
+    COLLECTIVE(weighted_mean),
+    COLLECTIVE(common),
+    COLLECTIVE(reduce_scatter),
     ROW(layout_new),
     ROW(layout_make),
     ROW(layout_copy),
@@ -469,12 +473,12 @@ static int check_call(int call, int is_watched, seam seam) {
     static state want, before, after;
     world w;
     int failed = 0;
-    make_world(&w, is_watched);
+    make_world(&w, is_watched, calls[call].share_rows);
     if (!CHECK_STATUS(calls[call].call(&w), CFX_OK)) printf("# in %s\n", calls[call].name);
     take_state(&w, &want);
     free_world(&w);
     for (int n = 0;; n++) {
-        make_world(&w, is_watched);
+        make_world(&w, is_watched, calls[call].share_rows);
         take_state(&w, &before);
         cfx_memory_trim(context);
         const cfx_status status = call_without(seam, n, call, &w);
@@ -501,7 +505,7 @@ static void setup(void) {
     context = new_context("cpu*3");
     for (int d = 0; d < DEVICES; d++) device[d] = cfx_device_at(context, d);
     world w;
-    make_world(&w, 0);
+    make_world(&w, 0, 1);
     CHECK_STATUS(cfx_safetensors_write(test_path("old.safetensors"), 2, (const cfx_tensor *[]){&w.x, &w.v},
                                        (const char *[]){"x", "v"}, 1, (const char *[]){"k"}, (const char *[]){"v"}),
                  CFX_OK);
@@ -534,7 +538,7 @@ typedef struct gradients {
 /* Records the call, and its sum; 0 where it has no gradient. */
 static int record(world *w, int call, gradients *g) {
     *g = (gradients){0};
-    make_world(w, 1);
+    make_world(w, 1, calls[call].share_rows);
     for (int i = 0; i < FILLERS; i++) g->places[i] = &g->of[i];
     CHECK_STATUS(calls[call].call(w), CFX_OK);
     if (!w->out[0]._buffer || !cfx_is_watched(&w->out[0])) return 0;

@@ -22,13 +22,6 @@ static int64_t result_size(const form *f, int d) {
     return (f->size[d] + f->pad[2 * d] + f->pad[2 * d + 1] - reach) / f->stride[d] + 1;
 }
 
-static double *numbers_of(const cf_view *v) {
-    const int64_t n = cf_view_numel(v);
-    double *x = calloc((size_t)n + 1, sizeof *x);
-    for (int64_t e = 0; e < n; e++) x[e] = get(v, e);
-    return x;
-}
-
 static void exact_add(exact *e, int which, int64_t at, double term) {
     e->value[which][at] += term;
     e->magnitude[which][at] += fabs(term);

@@ -5,15 +5,7 @@
 #ifndef CF_TEST_FUZZ_H
 #define CF_TEST_FUZZ_H
 
-#include <stdlib.h>
-
 #include "chance.h"
-
-/* `few`, or as many as scripts/torture asks for. */
-static inline int fuzz_rounds(int few) {
-    const char *asked = getenv("CONFLUX_FUZZ");
-    return asked ? atoi(asked) : few;
-}
 
 /* Changes some bytes, doubles, drops or moves a stretch, or cuts the end off. */
 static inline size_t mutate(unsigned char *data, size_t bytes, size_t room) {

@@ -30,7 +30,7 @@ TEST(a_copy_converts_between_all_dtypes_and_layouts) {
 }
 
 TEST(a_copy_has_the_same_result_with_every_team) {
-    EACH_TABLE(t) for (int m = 0; m < 4; m++) {
+    EACH_TABLE(t) for (int m = 0; m < TEAMS; m++) {
         worker.threads = teams[m];
         tensor x = make_as(TURNED, CFX_FLOAT32, SHAPE(301, 503)), y = make(CFX_FLOAT32, SHAPE(301, 503)),
                z = make_as(SPREAD, CFX_INT64, SHAPE(301 * 503));
@@ -282,8 +282,8 @@ TEST(a_permutation_holds_every_id_once) {
 TEST(random_numbers_have_the_same_bits_with_every_team) {
     static const int ops[] = {CF_OP_uniform, CF_OP_normal, CF_OP_randint};
     EACH_TABLE(t) for (int k = 0; k < 3; k++) for (int dtype = CFX_FLOAT16; dtype < CFX_DTYPES; dtype++) {
-        tensor y[4];
-        for (int m = 0; m < 4; m++) {
+        tensor y[TEAMS];
+        for (int m = 0; m < TEAMS; m++) {
             y[m] = make(dtype, SHAPE(50001));
             const call c = random_call(ops[k], &y[m], 0, 10);
             worker.threads = teams[m];
@@ -291,6 +291,6 @@ TEST(random_numbers_have_the_same_bits_with_every_team) {
             CHECK(memcmp(y[0].memory, y[m].memory, y[0].bytes) == 0);
         }
         worker.threads = 2;
-        for (int m = 0; m < 4; m++) drop(&y[m]);
+        for (int m = 0; m < TEAMS; m++) drop(&y[m]);
     }
 }

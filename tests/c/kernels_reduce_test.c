@@ -5,7 +5,14 @@
 
 /* ---- reductions ---------------------------------------------------------------------------------------------- */
 
-static double reduce_meaning(int op, const double *x, int64_t n, double correction) {
+enum { FIRST = CF_OP_sum, LAST = CF_OP_argmin };
+
+/* What each reduction makes of the same numbers. */
+typedef struct meanings {
+    double of[LAST + 1];
+} meanings;
+
+static meanings reduce_meanings(const double *x, int64_t n, double correction) {
     double sum = 0, prod = 1, squares = 0, some = 0, all = 1, mean, var = 0;
     int64_t most = 0, least = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -16,20 +23,19 @@ static double reduce_meaning(int op, const double *x, int64_t n, double correcti
     }
     mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++) var += (x[i] - mean) * (x[i] - mean);
-    switch (op) {
-    case CF_OP_sum: return sum;
-    case CF_OP_mean: return mean;
-    case CF_OP_prod: return prod;
-    case CF_OP_max: return x[most];
-    case CF_OP_min: return x[least];
-    case CF_OP_norm: return sqrt(squares);
-    case CF_OP_var: return var / ((double)n - correction);
-    case CF_OP_std: return sqrt(var / ((double)n - correction));
-    case CF_OP_any: return some;
-    case CF_OP_all: return all;
-    case CF_OP_argmax: return (double)most;
-    default: return (double)least;
-    }
+    var /= (double)n - correction;
+    return (meanings){.of = {[CF_OP_sum] = sum,
+                             [CF_OP_mean] = mean,
+                             [CF_OP_prod] = prod,
+                             [CF_OP_max] = x[most],
+                             [CF_OP_min] = x[least],
+                             [CF_OP_norm] = sqrt(squares),
+                             [CF_OP_var] = var,
+                             [CF_OP_std] = sqrt(var),
+                             [CF_OP_any] = some,
+                             [CF_OP_all] = all,
+                             [CF_OP_argmax] = (double)most,
+                             [CF_OP_argmin] = (double)least}};
 }
 
 static int reduce_dtype(int op, int dtype) {
@@ -38,37 +44,56 @@ static int reduce_dtype(int op, int dtype) {
     return !cf_is_float(dtype) && (op == CF_OP_sum || op == CF_OP_prod) ? CFX_INT64 : dtype;
 }
 
-/* The last `reduced` of the dimensions. */
-static void check_reduction(const table *t, int op, int dtype, const int64_t shape[3], int reduced,
-                            enum layout layout) {
-    const int kept = 3 - reduced;
-    tensor x = make_as(layout, dtype, 3, shape), y = make(reduce_dtype(op, dtype), kept, shape);
-    const int64_t n = numel(&x) / numel(&y), is_prod = op == CF_OP_prod;
-    randomize(&x, is_prod ? 0.9 : -50, is_prod ? 1.1 : 50);
-    call c = CALL(op, reduce_dtype(op, dtype), 1, &y, &x);
+/* One reduction of the last `reduced` dimensions of x, whose rows mean so much. */
+static void check_reduction(const table *t, int op, const tensor *x, int reduced, double correction,
+                            const meanings *rows) {
+    const int dtype = x->v.dtype;
+    const int64_t *shape = x->v.shape;
+    tensor y = make(reduce_dtype(op, dtype), 3 - reduced, shape);
+    const int64_t n = numel(x) / numel(&y), is_prod = op == CF_OP_prod;
+    call c = CALL(op, reduce_dtype(op, dtype), 1, &y, x);
     if (op >= CF_OP_any) c.head.dtype = (uint8_t)dtype;
     CF_PARAMS(&c.head, reduce)->dims = reduced;
-    CF_PARAMS(&c.head, reduce)->correction = n > 1;
+    CF_PARAMS(&c.head, reduce)->correction = correction;
     CHECK_STATUS(run(t, &c), CFX_OK);
-    double *row = malloc((size_t)n * sizeof *row), scale = 0;
     int bad = 0;
     for (int64_t r = 0; r < numel(&y); r++) {
-        for (int64_t i = 0; i < n; i++) row[i] = get(&x, r * n + i);
-        double expected = reduce_meaning(op, row, n, CF_PARAMS(&c.head, reduce)->correction), got = get(&y, r);
+        const double expected = rows[r].of[op], got = get(&y, r);
         if (is_prod && n > 2000) continue; /* its rounding grows */
-        scale = op == CF_OP_sum ? 50 * sqrt((double)n) : op == CF_OP_mean ? 50 / sqrt((double)n) : fabs(expected);
+        const double scale = op == CF_OP_sum    ? 50 * sqrt((double)n)
+                             : op == CF_OP_mean ? 50 / sqrt((double)n)
+                                                : fabs(expected);
         const double units = is_prod ? 2 + (double)n / 4 : 8;
         if (!cf_is_float(y.v.dtype) ? got == expected
                                     : close_to(y.v.dtype, got, expected, units) ||
                                           fabs(got - expected) < (dtype == CFX_FLOAT64 ? 1e-13 : 1e-6) * scale)
             continue;
         if (bad++) continue;
-        printf("# %s %s %s [%lld, %lld, %lld] by %d, layout %d, at %d, result %lld: %.9g, not %.9g\n", t->name,
+        printf("# %s %s %s [%lld, %lld, %lld] by %d, begins at %d, result %lld: %.9g, not %.9g\n", t->name,
                cf_op_table[op].name, cfx_dtype_name(dtype), (long long)shape[0], (long long)shape[1],
-               (long long)shape[2], reduced, layout, begins, (long long)r, got, expected);
+               (long long)shape[2], reduced, begins, (long long)r, got, expected);
     }
     CHECK_EQ(bad, 0);
-    free(row), drop(&x), drop(&y);
+    drop(&y);
+}
+
+/* The reductions from one to another, each of the same numbers: products of such as do not grow out of their dtype. */
+static void check_reductions(const table *t, int from, int to, int dtype, const int64_t shape[3], int reduced,
+                             enum layout layout) {
+    for (int prod = 0; prod < 2; prod++) {
+        if (prod ? from > CF_OP_prod || to < CF_OP_prod : from == CF_OP_prod && to == CF_OP_prod) continue;
+        tensor x = make_as(layout, dtype, 3, shape);
+        randomize(&x, prod ? 0.9 : -50, prod ? 1.1 : 50);
+        double *numbers = numbers_of(&x);
+        int64_t count = 1;
+        for (int d = 0; d < 3 - reduced; d++) count *= shape[d];
+        const int64_t n = numel(&x) / count;
+        meanings *rows = malloc((size_t)count * sizeof *rows);
+        for (int64_t r = 0; r < count; r++) rows[r] = reduce_meanings(numbers + r * n, n, n > 1);
+        for (int op = from; op <= to; op++)
+            if (takes(op, dtype) && (op == CF_OP_prod) == prod) check_reduction(t, op, &x, reduced, n > 1, rows);
+        free(numbers), free(rows), drop(&x);
+    }
 }
 
 TEST(every_reduction_means_what_its_formula_says_in_every_layout) {
@@ -78,16 +103,15 @@ TEST(every_reduction_means_what_its_formula_says_in_every_layout) {
     } cases[] = {{{3, 5, 7}, 1},   {{3, 5, 7}, 2},     {{3, 5, 7}, 3},     {{4, 100, 3}, 1},
                  {{70, 40, 1}, 2}, {{1, 700, 9}, 1},   {{2, 3, 1500}, 1},  {{600, 1, 2}, 2},
                  {{1, 1, 1}, 3},   {{2, 1, 70000}, 1}, {{70, 2, 1000}, 1}, {{2, 2, 40000}, 2}};
-    EACH_TABLE(t) for (int op = CF_OP_sum; op <= CF_OP_argmin; op++) for (int dtype = 0; dtype < CFX_DTYPES; dtype++) {
-        if (!takes(op, dtype)) continue;
+    EACH_TABLE(t)
+    for (int dtype = 0; dtype < CFX_DTYPES; dtype++)
         for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
             for (enum layout layout = PACKED; layout < LAYOUTS; layout++) {
                 int64_t n = 1;
                 for (int d = 3 - cases[k].reduced; d < 3; d++) n *= cases[k].shape[d];
                 if (n <= 2000 || (layout != REPEATED && (dtype == CFX_FLOAT32 || dtype == CFX_INT64)))
-                    check_reduction(t, op, dtype, cases[k].shape, cases[k].reduced, layout);
+                    check_reductions(t, FIRST, LAST, dtype, cases[k].shape, cases[k].reduced, layout);
             }
-    }
 }
 
 /* Backends move whole pieces of memory where they can: rows begin and end within them. */
@@ -97,40 +121,45 @@ TEST(a_reduction_of_rows_is_right_wherever_they_begin_and_end) {
         if (!takes(op, dtype)) continue;
         for (begins = 0; begins < 4; begins++) {
             for (int64_t n = 1 + (op + dtype + 2 * begins) % 6; n <= 70; n += 6)
-                check_reduction(t, op, dtype, (int64_t[]){1, 3, n}, 1, PACKED);
+                check_reductions(t, op, op, dtype, (int64_t[]){1, 3, n}, 1, PACKED);
             for (int k = (op + dtype + begins) % 4; k < 8; k += 4)
-                check_reduction(t, op, dtype, (int64_t[]){1, 3, longer[k]}, 1, PACKED);
+                check_reductions(t, op, op, dtype, (int64_t[]){1, 3, longer[k]}, 1, PACKED);
         }
         begins = 0;
     }
 }
 
+/* One reduction of each row, by each team. */
+static void check_teams(const table *t, int op, const tensor *x) {
+    tensor y[TEAMS];
+    for (int k = 0; k < TEAMS; k++) {
+        y[k] = make(reduce_dtype(op, CFX_FLOAT32), 1, x->v.shape);
+        call c = CALL(op, CFX_FLOAT32, 1, &y[k], x);
+        CF_PARAMS(&c.head, reduce)->dims = 1;
+        CF_PARAMS(&c.head, reduce)->correction = 1;
+        worker.threads = teams[k];
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        CHECK(memcmp(y[0].memory, y[k].memory, y[0].bytes) == 0);
+    }
+    worker.threads = 2;
+    for (int k = 0; k < TEAMS; k++) drop(&y[k]);
+}
+
 TEST(reductions_give_the_same_bits_with_every_team) {
     static const int64_t shapes[][2] = {{1, 700001}, {3, 200001}, {200001, 3}, {3000, 100}, {100, 3000}};
-    EACH_TABLE(t)
-    for (int op = CF_OP_sum; op <= CF_OP_argmin; op++)
-        for (int s = 0; s < 5; s++)
-            for (int turned = 0; turned < 2; turned++) {
-                tensor x = make_as(turned ? TURNED : PACKED, CFX_FLOAT32, 2, shapes[s]), y[4];
-                for (int64_t i = 0; i < numel(&x); i++) {
-                    uint32_t w[4];
-                    cf_philox(3, 4, (uint64_t)i, w);
-                    ((float *)x.memory)[i] =
-                        op == CF_OP_prod ? 1 + 1e-4f * cf_uniform_f32(w[0]) : cf_uniform_f32(w[0]) - 0.5f;
-                }
-                for (int k = 0; k < 4; k++) {
-                    y[k] = make(reduce_dtype(op, CFX_FLOAT32), 1, shapes[s]);
-                    call c = CALL(op, CFX_FLOAT32, 1, &y[k], &x);
-                    CF_PARAMS(&c.head, reduce)->dims = 1;
-                    CF_PARAMS(&c.head, reduce)->correction = 1;
-                    worker.threads = teams[k];
-                    CHECK_STATUS(run(t, &c), CFX_OK);
-                    CHECK(memcmp(y[0].memory, y[k].memory, y[0].bytes) == 0);
-                }
-                worker.threads = 2;
-                for (int k = 0; k < 4; k++) drop(&y[k]);
-                drop(&x);
+    for (int s = 0; s < 5; s++)
+        for (int turned = 0; turned < 2; turned++) {
+            tensor x = make_as(turned ? TURNED : PACKED, CFX_FLOAT32, 2, shapes[s]);
+            tensor near_one = make_as(turned ? TURNED : PACKED, CFX_FLOAT32, 2, shapes[s]);
+            for (int64_t i = 0; i < numel(&x); i++) {
+                const float u = (float)uniform(0, 1);
+                ((float *)x.memory)[i] = u - 0.5f;
+                ((float *)near_one.memory)[i] = 1 + 1e-4f * u;
             }
+            EACH_TABLE(t)
+            for (int op = FIRST; op <= LAST; op++) check_teams(t, op, op == CF_OP_prod ? &near_one : &x);
+            drop(&x), drop(&near_one);
+        }
 }
 
 TEST(ten_million_ones_make_ten_million) {
@@ -160,37 +189,37 @@ TEST(the_variance_of_large_numbers_keeps_its_digits) {
 }
 
 /* Of n numbers around `scale`, as rows and as columns, against long doubles. */
-static void check_near_limits(const table *t, int op, int dtype, double scale, int64_t n, int turned) {
-    tensor x = make_as(turned ? TURNED : PACKED, dtype, SHAPE(3, n));
-    tensor y = make(cf_is_float(dtype) ? dtype : CFX_FLOAT32, SHAPE(3));
+static void check_near_limits(const table *t, int dtype, double scale, int64_t n, int turned) {
+    static const int ops[] = {CF_OP_mean, CF_OP_norm, CF_OP_var, CF_OP_std};
+    tensor x = make_as(turned ? TURNED : PACKED, dtype, SHAPE(3, n)), few = make(dtype, SHAPE(4));
     long double sum = 0, squares = 0, around = 0;
-    for (int64_t i = 0; i < 3 * n; i++) set(&x, i, scale * (1 - 0.25 * (double)(i % 4)));
+    for (int64_t i = 0; i < 4; i++) set(&few, i, scale * (1 - 0.25 * (double)i));
+    for (int64_t i = 0; i < 3 * n; i++) memcpy(element(&x.v, i), element(&few.v, i % 4), sizes[dtype]);
     for (int64_t i = 0; i < n; i++) {
-        const long double e = get(&x, i);
+        const long double e = get(&few, i % 4);
         sum += e, squares += e * e;
     }
     for (int64_t i = 0; i < n; i++) {
-        const long double away = get(&x, i) - sum / n;
+        const long double away = get(&few, i % 4) - sum / n;
         around += away * away;
     }
-    const long double var = around / (n - 1), mean = sum / n, norm = sqrtl(squares);
-    const double expected = (double)(op == CF_OP_mean   ? mean
-                                     : op == CF_OP_norm ? norm
-                                     : op == CF_OP_std  ? sqrtl(var)
-                                                        : var);
-    tensor rounded = VALUES(y.v.dtype, expected); /* infinite where it does not fit */
-    call c = CALL(op, y.v.dtype, 1, &y, &x);
-    CF_PARAMS(&c.head, reduce)->dims = 1;
-    CF_PARAMS(&c.head, reduce)->correction = 1;
-    CHECK_STATUS(run(t, &c), CFX_OK);
-    const double unit = get(&rounded, 0) * (dtype == CFX_BFLOAT16 ? 8e-3 : dtype == CFX_FLOAT16 ? 1e-3 : 3e-7);
-    if (!CHECK_NEAR(get(&y, 0), get(&rounded, 0),
-                    unit + (dtype == CFX_FLOAT16    ? 6e-8
-                            : dtype == CFX_BFLOAT16 ? 1e-40
-                                                    : 1e-44)))
-        printf("# %s %s of %lld %s around %g, %s\n", t->name, cf_op_table[op].name, (long long)n, cfx_dtype_name(dtype),
-               scale, turned ? "columns" : "rows");
-    drop(&x), drop(&y), drop(&rounded);
+    const long double var = around / (n - 1);
+    const double expected[] = {(double)(sum / n), (double)sqrtl(squares), (double)var, (double)sqrtl(var)};
+    for (int k = 0; k < 4; k++) {
+        tensor y = make(cf_is_float(dtype) ? dtype : CFX_FLOAT32, SHAPE(3));
+        tensor rounded = VALUES(y.v.dtype, expected[k]); /* infinite where it does not fit */
+        call c = CALL(ops[k], y.v.dtype, 1, &y, &x);
+        CF_PARAMS(&c.head, reduce)->dims = 1;
+        CF_PARAMS(&c.head, reduce)->correction = 1;
+        CHECK_STATUS(run(t, &c), CFX_OK);
+        const double unit = get(&rounded, 0) * (dtype == CFX_BFLOAT16 ? 8e-3 : dtype == CFX_FLOAT16 ? 1e-3 : 3e-7);
+        const double tiny = dtype == CFX_FLOAT16 ? 6e-8 : dtype == CFX_BFLOAT16 ? 1e-40 : 1e-44;
+        if (!CHECK_NEAR(get(&y, 0), get(&rounded, 0), unit + tiny))
+            printf("# %s %s of %lld %s around %g, %s\n", t->name, cf_op_table[ops[k]].name, (long long)n,
+                   cfx_dtype_name(dtype), scale, turned ? "columns" : "rows");
+        drop(&y), drop(&rounded);
+    }
+    drop(&x), drop(&few);
 }
 
 TEST(a_mean_a_spread_and_a_norm_fit_wherever_their_value_does) {
@@ -201,13 +230,10 @@ TEST(a_mean_a_spread_and_a_norm_fit_wherever_their_value_does) {
                  {CFX_INT32, 2e9},     {CFX_INT64, 9e18},    {CFX_UINT8, 255},     {CFX_BFLOAT16, 1e-30},
                  {CFX_FLOAT32, 1e-38}, {CFX_FLOAT32, 1e-30}, {CFX_FLOAT32, 1e19},  {CFX_FLOAT32, 1e30},
                  {CFX_BFLOAT16, 1e30}, {CFX_FLOAT32, 3e38},  {CFX_BFLOAT16, 3e38}, {CFX_FLOAT64, 1e100}};
-    static const int ops[] = {CF_OP_mean, CF_OP_norm, CF_OP_var, CF_OP_std};
     static const int64_t counts[] = {2, 100, 3000, 200000};
     EACH_TABLE(t)
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        for (int op = 0; op < 4; op++)
-            for (int n = 0; n < 8; n++)
-                check_near_limits(t, ops[op], cases[k].dtype, cases[k].scale, counts[n / 2], n % 2);
+        for (int n = 0; n < 8; n++) check_near_limits(t, cases[k].dtype, cases[k].scale, counts[n / 2], n % 2);
 }
 
 TEST(a_product_fits_wherever_its_value_does) {
@@ -410,7 +436,7 @@ TEST(a_loss_has_the_same_bits_with_every_team) {
                out = scalar(CFX_FLOAT32);
         randomize(&x, -3, 3), randomize(&y, 0, 1);
         float first = 0;
-        for (int m = 0; m < 4; m++) {
+        for (int m = 0; m < TEAMS; m++) {
             call c = CALL(losses[k], CFX_FLOAT32, 1, &out, &x, &y);
             CF_PARAMS(&c.head, loss)->reduction = CFX_MEAN;
             CF_PARAMS(&c.head, loss)->param = 1;

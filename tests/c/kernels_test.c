@@ -135,13 +135,14 @@ TEST(an_elementwise_result_has_the_same_bits_wherever_its_element_lies) {
     static const int64_t shapes[][3] = {{1, 1, 1},   {1, 3, 5},  {1, 1, 17},  {3, 5, 7},
                                         {2, 1, 511}, {5, 41, 5}, {2, 700, 1}, {1, 1, 5003}};
     EACH_TABLE(t) EACH_ELEMENTWISE(op, dtype) {
+        const int arity = arity_of(op);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-            tensor packed[3], plain = make(result_dtype(op, dtype), 3, shapes[s]);
-            for (int k = 0; k < 3; k++) packed[k] = make(dtype, 3, shapes[s]);
-            fill_operands(op, packed, 3);
+            tensor packed[3] = {0}, plain = make(result_dtype(op, dtype), 3, shapes[s]);
+            for (int k = 0; k < arity; k++) packed[k] = make(dtype, 3, shapes[s]);
+            fill_operands(op, packed, arity);
             for (enum layout layout = REVERSED; layout < LAYOUTS; layout++) {
-                tensor x[3], y = make_as(layout == REPEATED ? PACKED : layout, plain.v.dtype, 3, shapes[s]);
-                for (int k = 0; k < 3; k++) {
+                tensor x[3] = {0}, y = make_as(layout == REPEATED ? PACKED : layout, plain.v.dtype, 3, shapes[s]);
+                for (int k = 0; k < arity; k++) {
                     x[k] = make_as(k == 1 && layout != REPEATED ? PACKED : layout, dtype, 3, shapes[s]);
                     for (int64_t i = 0; i < numel(&plain); i++) set(&x[k], i, get(&packed[k], i));
                     for (int64_t i = 0; i < numel(&plain); i++) set(&packed[k], i, get(&x[k], i));
@@ -155,18 +156,18 @@ TEST(an_elementwise_result_has_the_same_bits_wherever_its_element_lies) {
                            layout, s);
                 /* An element of its own has the bits that it had among the others. */
                 const int64_t last = numel(&plain) - 1;
-                tensor one[3], alone = make(plain.v.dtype, SHAPE(1));
-                for (int k = 0; k < 3; k++) {
+                tensor one[3] = {0}, alone = make(plain.v.dtype, SHAPE(1));
+                for (int k = 0; k < arity; k++) {
                     one[k] = make(dtype, SHAPE(1));
                     memcpy(one[k].memory, element(&packed[k].v, last), sizes[dtype]);
                 }
                 c = elementwise(op, dtype, &alone, one);
                 CHECK_STATUS(run(t, &c), CFX_OK);
                 CHECK(memcmp(alone.memory, element(&plain.v, last), sizes[plain.v.dtype]) == 0);
-                for (int k = 0; k < 3; k++) drop(&one[k]), drop(&x[k]);
+                for (int k = 0; k < arity; k++) drop(&one[k]), drop(&x[k]);
                 drop(&alone), drop(&y);
             }
-            for (int k = 0; k < 3; k++) drop(&packed[k]);
+            for (int k = 0; k < arity; k++) drop(&packed[k]);
             drop(&plain);
         }
     }
@@ -175,10 +176,11 @@ TEST(an_elementwise_result_has_the_same_bits_wherever_its_element_lies) {
 TEST(elementwise_rows_give_the_same_bits_with_every_team) {
     EACH_TABLE(t) EACH_ELEMENTWISE(op, dtype) {
         if (dtype != CFX_FLOAT32 && dtype != CFX_BFLOAT16 && dtype != CFX_INT32) continue;
-        tensor x[3], y[4];
-        for (int k = 0; k < 3; k++) x[k] = make(dtype, SHAPE(130003));
-        fill_operands(op, x, 3);
-        for (int k = 0; k < 4; k++) {
+        const int arity = arity_of(op);
+        tensor x[3] = {0}, y[TEAMS];
+        for (int k = 0; k < arity; k++) x[k] = make(dtype, SHAPE(130003));
+        fill_operands(op, x, arity);
+        for (int k = 0; k < TEAMS; k++) {
             y[k] = make(result_dtype(op, dtype), SHAPE(130003));
             const call c = elementwise(op, dtype, &y[k], x);
             worker.threads = teams[k];
@@ -186,8 +188,8 @@ TEST(elementwise_rows_give_the_same_bits_with_every_team) {
             CHECK(memcmp(y[0].memory, y[k].memory, y[0].bytes) == 0);
         }
         worker.threads = 2;
-        for (int k = 0; k < 3; k++) drop(&x[k]);
-        for (int k = 0; k < 4; k++) drop(&y[k]);
+        for (int k = 0; k < arity; k++) drop(&x[k]);
+        for (int k = 0; k < TEAMS; k++) drop(&y[k]);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "cpu/backend.h"
 #include "cpu/cpu.h"
 #include "device/scratch.h"
+#include "halves.h"
 #include "isas.h"
 #ifdef CF_TEST_CUDA
 #include "emulated_backend.h"
@@ -112,30 +113,6 @@ static inline void *address(const cf_view *v, int64_t e) {
     return (char *)v->data + offset * (int64_t)dtype_bytes(v->dtype);
 }
 
-/* Half types by the definition of their bits. */
-static inline double half_value(uint16_t bits, int fraction_bits, int bias) {
-    const int exponent_bits = 15 - fraction_bits, exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1);
-    const double sign = bits >> 15 ? -1 : 1, fraction = ldexp(bits & ((1 << fraction_bits) - 1), -fraction_bits);
-    if (exponent == (1 << exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
-    return sign * (exponent ? ldexp(1 + fraction, exponent - bias) : ldexp(fraction, 1 - bias));
-}
-
-static inline uint16_t half_bits(double x, int fraction_bits, int bias) {
-    uint16_t best = 0; /* the nearest of all finite ones: slow and plain */
-    const uint16_t end = (uint16_t)(((1 << (15 - fraction_bits)) - 1) << fraction_bits);
-    uint16_t low = 0, high = end;
-    if (x != x) return (uint16_t)(end | 1);
-    while (high - low > 1) {
-        const uint16_t middle = (uint16_t)((low + high) / 2);
-        if (half_value(middle, fraction_bits, bias) <= fabs(x)) low = middle;
-        else high = middle;
-    }
-    const double below = fabs(x) - half_value(low, fraction_bits, bias);
-    const double above = half_value(high, fraction_bits, bias) - fabs(x);
-    best = below < above || (below == above && !(low & 1)) ? low : high;
-    return (uint16_t)(best | (signbit(x) ? 0x8000 : 0));
-}
-
 static inline double get(const cf_view *v, int64_t e) {
     const void *p = address(v, e);
     switch (v->dtype) {
@@ -143,8 +120,8 @@ static inline double get(const cf_view *v, int64_t e) {
     case CFX_UINT8: return *(const uint8_t *)p;
     case CFX_INT32: return *(const int32_t *)p;
     case CFX_INT64: return (double)*(const int64_t *)p;
-    case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10, 15);
-    case CFX_BFLOAT16: return half_value(*(const uint16_t *)p, 7, 127);
+    case CFX_FLOAT16: return half_value(*(const uint16_t *)p, 10);
+    case CFX_BFLOAT16: return half_value(*(const uint16_t *)p, 7);
     case CFX_FLOAT32: return *(const float *)p;
     default: return *(const double *)p;
     }
@@ -157,11 +134,18 @@ static inline void set(const cf_view *v, int64_t e, double x) {
     case CFX_UINT8: *(uint8_t *)p = (uint8_t)x; break;
     case CFX_INT32: *(int32_t *)p = (int32_t)x; break;
     case CFX_INT64: *(int64_t *)p = (int64_t)x; break;
-    case CFX_FLOAT16: *(uint16_t *)p = half_bits(x, 10, 15); break;
-    case CFX_BFLOAT16: *(uint16_t *)p = half_bits(x, 7, 127); break;
+    case CFX_FLOAT16: *(uint16_t *)p = half_bits(x, 10); break;
+    case CFX_BFLOAT16: *(uint16_t *)p = half_bits(x, 7); break;
     case CFX_FLOAT32: *(float *)p = (float)x; break;
     default: *(double *)p = x;
     }
+}
+
+/* All elements, in order; the caller frees them. */
+static inline double *numbers_of(const cf_view *v) {
+    double *numbers = malloc(((size_t)cf_view_numel(v) + 1) * sizeof *numbers);
+    for (int64_t e = 0; e < cf_view_numel(v); e++) numbers[e] = get(v, e);
+    return numbers;
 }
 
 /* ---- values */

@@ -18,18 +18,21 @@ static int check_product(const machine *m, const cf_view *y, const cf_view *a, c
         if (b->shape[d] == 1) second.stride[d] = 0;
         first.shape[d] = second.shape[d] = y->shape[d];
     }
-    for (int64_t at = 0; at < batch; at++)
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < cols; j++) {
-                double sum = before, size = fabs(before);
-                for (int64_t l = 0; l < k; l++) {
-                    const double term = get(&first, (at * rows + i) * k + l) * get(&second, (at * k + l) * cols + j);
-                    sum += term;
-                    size += fabs(term);
-                }
-                if (!near_at(m, y, (at * rows + i) * cols + j, sum, rounding(y->dtype, size))) return 0;
-            }
-    return 1;
+    double *as = numbers_of(&first), *bs = numbers_of(&second);
+    int good = 1;
+    for (int64_t e = 0; e < batch * rows * cols && good; e++) {
+        const double *row = as + e / cols * k, *column = bs + e / (rows * cols) * k * cols + e % cols;
+        double sum = before, size = fabs(before);
+        for (int64_t l = 0; l < k; l++) {
+            const double term = row[l] * column[l * cols];
+            sum += term;
+            size += fabs(term);
+        }
+        good = near_at(m, y, e, sum, rounding(y->dtype, size));
+    }
+    free(as);
+    free(bs);
+    return good;
 }
 
 static void check_matmul(machine *m, int dtype, int64_t n, int64_t k, int64_t cols, pattern pa, pattern pb, pattern py,
@@ -244,21 +247,23 @@ static void check_dense(machine *m, int dtype, int act, int64_t n, int64_t in, i
     CHECK_STATUS(RUN(m, CF_OP_dense, dtype, 1, .v = {y, x, w, biased ? bias : none},
                      .params = &(cf_dense_params){.act = act, .p = {0.25}}),
                  CFX_OK);
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < out; j++) {
-            double sum = biased ? get(&bias, j) : 0, size = fabs(sum);
-            for (int64_t l = 0; l < in; l++) {
-                const double term = get(&x, i * in + l) * get(&w, j * in + l);
-                sum += term;
-                size += fabs(term);
-            }
-            /* Unfused activations see the sum in the half type. */
-            if (near_at(m, &y, i * out + j, act_of(act, sum, 0.25), 2 * rounding(dtype, size + 1))) continue;
-            printf("# act %d, %lld x %lld x %lld, patterns %d %d %d\n", act, (long long)n, (long long)in,
-                   (long long)out, px, pw, py);
-            free_views();
-            return;
+    double *xs = numbers_of(&x), *ws = numbers_of(&w);
+    int good = 1;
+    for (int64_t e = 0; e < n * out && good; e++) {
+        const double *row = xs + e / out * in, *weights = ws + e % out * in;
+        double sum = biased ? get(&bias, e % out) : 0, size = fabs(sum);
+        for (int64_t l = 0; l < in; l++) {
+            sum += row[l] * weights[l];
+            size += fabs(row[l] * weights[l]);
         }
+        /* Unfused activations see the sum in the half type. */
+        good = near_at(m, &y, e, act_of(act, sum, 0.25), 2 * rounding(dtype, size + 1));
+    }
+    if (!good)
+        printf("# act %d, %lld x %lld x %lld, patterns %d %d %d\n", act, (long long)n, (long long)in, (long long)out,
+               px, pw, py);
+    free(xs);
+    free(ws);
     free_views();
 }
 

@@ -588,7 +588,7 @@ TEST(a_failure_at_any_allocation_leaves_nothing_behind) {
     for (int flat = 1; flat >= 0; flat--) { /* into places, and into gradients of their own */
         const int64_t blocks = blocks_of(cpu);
         const int32_t refs = flat ? o.g[0]._buffer->refs : 0;
-        for (size_t room = 0; room < 1 << 21; room += 768) { /* the limit is the seam */
+        for (size_t room = 0; room < 1 << 21; room += SANITIZED ? 4096 : 768) { /* the limit is the seam */
             CHECK_STATUS(cfx_sync(context, NULL), CFX_OK);
             cfx_memory_trim(context);
             cpu->pool.limit = cpu->pool.reserved + room;

@@ -7,7 +7,6 @@
 #include "chance.h"
 #include "queues.h"
 
-enum { CHAINS = SANITIZED ? 4000 : 100000 };
 enum { STEPS = 8, ROOM = 384 /* elements of a view at most */, TEXT = 1024 };
 
 static cfx_context *context;
@@ -365,17 +364,18 @@ static bool walk(chain *c, int kinds) {
 static void try_chains(bool (*try)(chain *c)) {
     static chain c;
     char shortest[TEXT] = "";
+    const int chains = fuzz_rounds(SANITIZED ? 4000 : 20000);
     int failures = 0;
     setup();
-    for (uint64_t seed = 1; seed <= CHAINS; seed++) {
-        state = seed;
+    for (int seed = 1; seed <= chains; seed++) {
+        state = (uint64_t)seed;
         start(&c);
         if (!try(&c)) {
             if (!failures++ || strlen(c.text) < strlen(shortest)) snprintf(shortest, sizeof shortest, "%s", c.text);
         }
         finish(&c);
     }
-    if (!CHECK_EQ(failures, 0)) printf("# of %d chains; the shortest: %s\n", CHAINS, shortest);
+    if (!CHECK_EQ(failures, 0)) printf("# of %d chains; the shortest: %s\n", chains, shortest);
     teardown();
 }
 

@@ -35,7 +35,7 @@ extern thread_local cf_dim threadIdx, blockIdx, blockDim, gridDim;
 void cf_emulate_team(void (*body)(void *), void *context);
 void cf_emulate_meet_block(void);
 void cf_emulate_meet_warp(void);
-extern thread_local unsigned char cf_emulate_lanes[1024][16];
+extern thread_local unsigned char cf_emulate_lanes[2][1024][16], cf_emulate_turns[1024];
 
 template <class F> void cf_emulate_blocks(int64_t blocks, int64_t threads, bool team, F f) {
     gridDim.x = (unsigned)blocks;
@@ -81,12 +81,13 @@ static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_S
 static inline void __syncthreads(void) { cf_emulate_meet_block(); }
 static inline void __syncwarp(void) { cf_emulate_meet_warp(); }
 
+/* By turns in one of two places, so that the next value does not meet one that is still to be read. */
 template <class T> T cf_emulate_shuffle(T x, unsigned from) {
     static_assert(sizeof(T) <= 16, "a shuffled value is at most 16 bytes");
-    memcpy(cf_emulate_lanes[threadIdx.x], &x, sizeof x);
+    auto &lanes = cf_emulate_lanes[cf_emulate_turns[threadIdx.x]++ % 2];
+    memcpy(lanes[threadIdx.x], &x, sizeof x);
     cf_emulate_meet_warp();
-    memcpy(&x, cf_emulate_lanes[from], sizeof x);
-    cf_emulate_meet_warp();
+    memcpy(&x, lanes[from], sizeof x);
     return x;
 }
 template <class T> T __shfl_xor_sync(unsigned, T x, int mask) {

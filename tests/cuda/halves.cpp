@@ -19,7 +19,13 @@ static uint16_t narrow(float x, int mantissa) {
     const double units = rint(ldexp(fabs((double)x), mantissa - e));
     return (uint16_t)(sign | ((int)units + ((e + bias - 1) << mantissa)));
 }
-float cf_to_float(cf_f16 x) { return wide(x.bits, 10); }
-float cf_to_float(cf_bf16 x) { return wide(x.bits, 7); }
+static const struct tables {
+    float f16[1 << 16], bf16[1 << 16];
+    tables() {
+        for (int k = 0; k < 1 << 16; k++) f16[k] = wide((uint16_t)k, 10), bf16[k] = wide((uint16_t)k, 7);
+    }
+} table;
+float cf_to_float(cf_f16 x) { return table.f16[x.bits]; }
+float cf_to_float(cf_bf16 x) { return table.bf16[x.bits]; }
 cf_f16 cf_to_f16(float x) { return cf_f16{narrow(x, 10)}; }
 cf_bf16 cf_to_bf16(float x) { return cf_bf16{narrow(x, 7)}; }
