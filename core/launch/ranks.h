@@ -7,7 +7,6 @@
 #ifndef CF_LAUNCH_RANKS_H
 #define CF_LAUNCH_RANKS_H
 
-#include <sched.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
