@@ -171,13 +171,14 @@ static void rgb_of_cmyk(const unsigned char *cmyk, int32_t n, unsigned char *rgb
     }
 }
 
-/* Asks for columns around the part; libjpeg takes more, to a block's edge.  Returns the first one's place. */
+/* Asks for columns around the part; libjpeg takes more, to a block's edge.  Returns the first one's place.  Of a
+ * progressive file all are taken, since libjpeg smooths blocks that lack scans by those around, far beyond a margin. */
 static int32_t crop_columns(struct jpeg_decompress_struct *d, cf_rect part) {
     const int32_t from = part.x > MARGIN_COLUMNS ? part.x - MARGIN_COLUMNS : 0;
     int32_t to = part.x + part.width + MARGIN_COLUMNS;
     if (to > (int32_t)d->output_width) to = (int32_t)d->output_width;
     JDIMENSION first = (JDIMENSION)from, width = (JDIMENSION)(to - from);
-    if (width == d->output_width) return 0;
+    if (width == d->output_width || d->progressive_mode) return 0;
     jpeg_crop_scanline(d, &first, &width);
     return (int32_t)first;
 }
@@ -212,7 +213,7 @@ cfx_status cf_jpeg_begin(cf_jpeg *j, int32_t scale, cf_rect part) {
     j->part.x -= crop_columns(&j->d, part);
     CF_TRY(take_row(j));
     /* Rows that are skipped are not upsampled, so that those above the part are read. */
-    int32_t read = part.y < MARGIN_ROWS ? part.y : MARGIN_ROWS;
+    int32_t read = part.y < MARGIN_ROWS || j->d.progressive_mode ? part.y : MARGIN_ROWS;
     if (part.y > read) jpeg_skip_scanlines(&j->d, (JDIMENSION)(part.y - read));
     for (; read > 0; read--) jpeg_read_scanlines(&j->d, &j->row, 1);
     return CFX_OK;
