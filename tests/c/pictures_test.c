@@ -160,6 +160,33 @@ TEST(a_part_of_a_picture_has_the_bytes_of_the_whole) {
     cf_jpeg_free(jpeg);
 }
 
+/* The place of a file's n-th scan, from 1, or of its end where it has fewer. */
+static size_t scan_at(const unsigned char *data, size_t bytes, int n) {
+    for (size_t i = 0; i + 1 < bytes; i++)
+        if (data[i] == 0xff && (data[i + 1] == 0xd9 || (data[i + 1] == 0xda && --n == 0))) return i;
+    return bytes - 2;
+}
+
+/* libjpeg makes up for scans that are missing by blocks that lie around, also outside of a part. */
+TEST(a_part_of_a_progressive_picture_without_its_last_scans_has_them_too) {
+    static const char end[] = "\xff\xd9";
+    size_t bytes;
+    cf_jpeg *jpeg;
+    CHECK_STATUS(cf_jpeg_new(&jpeg), CFX_OK);
+    char *data = test_bytes(FOLDER "progressive.jpg", &bytes);
+    state = 3;
+    for (int scans = 1; scans < 8; scans++) {
+        const size_t cut = scan_at((const unsigned char *)data, bytes, scans + 1);
+        char *file = malloc(cut + 2);
+        memcpy(file, data, cut);
+        memcpy(file + cut, end, 2);
+        for (int32_t by = 1; by <= 8; by *= 2) check_parts(jpeg, file, cut + 2, by, SANITIZED ? 5 : 30);
+        free(file);
+    }
+    free(data);
+    cf_jpeg_free(jpeg);
+}
+
 /* Larger than any margin: 4:2:0 is what quality 75 has. */
 TEST(a_part_of_a_larger_picture_has_them_too) {
     enum { H = 210, W = 333 };
