@@ -356,7 +356,8 @@ describe("conflux-run #program", function()
   local function begin(n, options, text)
     local command = ("P=%s %s -n %d %s -- sh -c %s </dev/null"):format(place, run, n, options,
       quote((text or "") .. "echo $$ >$P/$CONFLUX_RANK; while true; do sleep 0.05; done"))
-    -- a shell that waits ignores interrupts for what it has put in the background: these begin as at a terminal, and nohup is undone
+    -- a shell that waits ignores interrupts for what it has put in the background, and nohup hang-ups: these begin as
+    -- at a terminal
     os.execute(([[{ env --default-signal=INT,QUIT,HUP %s & echo $! >%s/launcher; wait $!; echo $? >%s/left
       } >%s/said 2>&1 &]]):format(command, place, place, place))
     local pids = {}
