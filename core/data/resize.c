@@ -168,7 +168,7 @@ cfx_status cf_resize_next(cf_resize *r, const float **row) {
     const float *weight = r->down.weight + (size_t)r->y * (size_t)r->down.most;
     const unsigned char *rows[ONE_PASS];
     for (; r->have < first + count; r->have++) CF_TRY(r->source.next(r->source.picture, place_of(r, r->have)));
-    for (int32_t k = 0; k < count && k < ONE_PASS; k++) rows[k] = place_of(r, first + k);
+    for (int32_t k = 0; k < ONE_PASS; k++) rows[k] = place_of(r, k < count ? first + k : first);
     join_rows(rows, weight, count, r->values, r->row);
     for (int32_t k = ONE_PASS; k < count; k++) add_row(place_of(r, first + k), weight[k], r->values, r->row);
     join_columns(r->row, &r->across, r->columns, r->joined);
