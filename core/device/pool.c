@@ -153,7 +153,7 @@ static cf_block *pop(cf_pool *pool, int c) {
 static size_t size_of(int c) { return ((size_t)CF_ALIGN << (c / 4)) / 4 * (size_t)(4 + c % 4); }
 
 /* The smallest block of the classes [from, end) that is unused, or not cut yet; it keeps its class, and goes back into
- * that bin. */
+ * that bin.  An open slab that had no room for less has none for more, so the small classes' is not cut here. */
 static cf_block *larger(cf_pool *pool, int from, int end) {
     for (int c = from; c < end; c++) {
         cf_block *block = pop(pool, c);

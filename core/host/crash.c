@@ -1,3 +1,4 @@
+/* crash.c: see crash.h. */
 #include "host/crash.h"
 
 #include <execinfo.h>
