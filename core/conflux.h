@@ -368,7 +368,8 @@ typedef struct cfx_window {
 } cfx_window;
 /* act(conv(x, weight) + bias + residual): x [n, h, w, in], weight [out, kh, kw, in / groups] (window's kernel is not
  * read), bias [out] or NULL, residual of out's shape or NULL; all of one float type.  `act`: a unary row without
- * numbers, or -1. */
+ * numbers, or -1.  A result whose window has an infinity or a NaN is infinite or NaN;
+ * of an infinity it may be either. */
 CFX_API cfx_status cfx_conv(const cfx_tensor *x, const cfx_tensor *weight, const cfx_tensor *bias,
                             const cfx_tensor *residual, int32_t act, const cfx_window *window, int64_t groups,
                             cfx_tensor *out);

@@ -1,95 +1,10 @@
 /* conv_test.c: convolutions and their gradients against one plain loop over doubles. */
 #include "test.h"
 
-#include "machines.h"
+#include "forms.h"
 
 static const int float_types[] = {CFX_FLOAT32, CFX_FLOAT64, CFX_BFLOAT16, CFX_FLOAT16};
 enum { FLOAT_TYPES = 4 };
-
-/* pad: top, bottom, left, right */
-typedef struct form {
-    int64_t n, size[2], in, out, groups, kernel[2], stride[2], pad[4], dilation[2];
-} form;
-
-/* What a form's tensors are, and what they should become: sums, and of each the magnitude of what was added. */
-typedef struct exact {
-    int64_t y[2];
-    double *value[3], *magnitude[3]; /* of y, dx, dweight */
-} exact;
-
-static int64_t result_size(const form *f, int d) {
-    const int64_t reach = f->dilation[d] * (f->kernel[d] - 1) + 1;
-    return (f->size[d] + f->pad[2 * d] + f->pad[2 * d + 1] - reach) / f->stride[d] + 1;
-}
-
-static void exact_add(exact *e, int which, int64_t at, double term) {
-    e->value[which][at] += term;
-    e->magnitude[which][at] += fabs(term);
-}
-
-/* One loop over all (pixel of y, channel of y, tap, channel of x) makes all three. */
-static exact exact_of(const form *f, const cf_view *x, const cf_view *w, const cf_view *dy) {
-    exact e = {.y = {dy->shape[1], dy->shape[2]}};
-    const cf_view *const of[] = {dy, x, w};
-    for (int k = 0; k < 3; k++) {
-        e.value[k] = calloc((size_t)cf_view_numel(of[k]) + 1, sizeof(double));
-        e.magnitude[k] = calloc((size_t)cf_view_numel(of[k]) + 1, sizeof(double));
-    }
-    double *xs = numbers_of(x), *ws = numbers_of(w), *dys = numbers_of(dy);
-    const int64_t in = f->in / f->groups, out = f->out / f->groups;
-    for (int64_t p = 0; p < f->n * e.y[0] * e.y[1]; p++) {
-        const int64_t image = p / (e.y[0] * e.y[1]), row = p / e.y[1] % e.y[0], col = p % e.y[1];
-        for (int64_t tap = 0; tap < f->kernel[0] * f->kernel[1]; tap++) {
-            const int64_t i = row * f->stride[0] - f->pad[0] + tap / f->kernel[1] * f->dilation[0];
-            const int64_t j = col * f->stride[1] - f->pad[2] + tap % f->kernel[1] * f->dilation[1];
-            if (i < 0 || i >= f->size[0] || j < 0 || j >= f->size[1]) continue;
-            for (int64_t o = 0; o < f->out; o++)
-                for (int64_t c = 0; c < in; c++) {
-                    const int64_t at_x = ((image * f->size[0] + i) * f->size[1] + j) * f->in + o / out * in + c;
-                    const int64_t at_w = (o * f->kernel[0] * f->kernel[1] + tap) * in + c, at_y = p * f->out + o;
-                    exact_add(&e, 0, at_y, xs[at_x] * ws[at_w]);
-                    exact_add(&e, 1, at_x, dys[at_y] * ws[at_w]);
-                    exact_add(&e, 2, at_w, dys[at_y] * xs[at_x]);
-                }
-        }
-    }
-    free(xs), free(ws), free(dys);
-    return e;
-}
-
-static void exact_free(exact *e) {
-    for (int k = 0; k < 3; k++) free(e->value[k]), free(e->magnitude[k]);
-}
-
-typedef struct tensors {
-    cf_view x, w, dy, y, dx, dw;
-    cf_conv_params params;
-} tensors;
-
-static tensors tensors_of(const form *f, int dtype) {
-    const int64_t size[2] = {result_size(f, 0), result_size(f, 1)};
-    const int64_t x[] = {f->n, f->size[0], f->size[1], f->in}, y[] = {f->n, size[0], size[1], f->out};
-    const int64_t w[] = {f->out, f->kernel[0], f->kernel[1], f->in / f->groups};
-    tensors t = {.x = view(dtype, PACKED, 4, x),
-                 .w = view(dtype, PACKED, 4, w),
-                 .dy = view(dtype, PACKED, 4, y),
-                 .y = view(dtype, PACKED, 4, y),
-                 .dx = view(dtype, PACKED, 4, x),
-                 .dw = view(dtype, PACKED, 4, w),
-                 .params = {.stride = {f->stride[0], f->stride[1]},
-                            .pad = {f->pad[0], f->pad[2]},
-                            .dilation = {f->dilation[0], f->dilation[1]},
-                            .groups = f->groups,
-                            .p = {0.25},
-                            .act = -1}};
-    fill_random(&t.x, -1, 1);
-    fill_random(&t.w, -1, 1);
-    fill_random(&t.dy, -1, 1);
-    fill(&t.y, NAN);
-    fill(&t.dx, NAN);
-    fill(&t.dw, NAN);
-    return t;
-}
 
 static void run_all(machine *m, int dtype, const tensors *t) {
     CHECK_STATUS(RUN(m, CF_OP_conv, dtype, 1, .v = {t->y, t->x, t->w}, .params = &t->params), CFX_OK);
@@ -123,8 +38,6 @@ static uint64_t check_form(machine *m, int dtype, const form *f) {
     exact_free(&e);
     return bits_of_all(&t);
 }
-
-static int64_t one_of(int64_t low, int64_t high) { return low + random_bits() % (high - low + 1); }
 
 static form random_form(void) {
     for (;;) {
@@ -168,7 +81,8 @@ TEST(convolutions_of_any_shape_are_right_in_all_directions) {
 TEST(convolutions_larger_than_a_block_are_right) {
     static const form forms[] = {SQUARE(1, 12, 33, 40, 1, 3, 1, 1, 1), SQUARE(1, 14, 3, 32, 1, 7, 2, 3, 1),
                                  SQUARE(2, 12, 64, 16, 1, 1, 2, 0, 1), SQUARE(1, 30, 24, 24, 24, 3, 1, 1, 1),
-                                 SQUARE(1, 17, 32, 48, 4, 3, 1, 2, 2), SQUARE(1, 9, 5, 7, 1, 3, 2, 1, 1)};
+                                 SQUARE(1, 17, 32, 48, 4, 3, 1, 2, 2), SQUARE(1, 9, 5, 7, 1, 3, 2, 1, 1),
+                                 SQUARE(1, 15, 33, 64, 1, 3, 1, 1, 1)};
     EACH_MACHINE(m) {
         if (m->team > 2) continue;
         for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
@@ -280,32 +194,35 @@ static cfx_status run_layer(machine *m, int dtype, const tensors *t, int act, co
     return run_call(m, CF_OP_conv, dtype, 1, r);
 }
 
+/* k & 1: with a bias; k & 2: with a residual. */
+static void check_layer(machine *m, int dtype, const form *f, int act, int k) {
+    tensors t = tensors_of(f, dtype);
+    cf_view bias = VECTOR(dtype, f->out), residual = view(dtype, PACKED, 4, t.y.shape);
+    fill_random(&bias, -1, 1);
+    fill_random(&residual, -1, 1);
+    const uint64_t before = bits_of(&residual);
+    exact e = exact_of(f, &t.x, &t.w, &t.dy);
+    CHECK_STATUS(run_layer(m, dtype, &t, act, k & 1 ? &bias : NULL, k & 2 ? &residual : NULL), CFX_OK);
+    for (int64_t at = 0; at < cf_view_numel(&t.y); at++) {
+        const double b = k & 1 ? get(&bias, at % f->out) : 0, r = k & 2 ? get(&residual, at) : 0;
+        /* What is not fused sees sums in the half type. */
+        const double tolerance = 3 * rounding(dtype, e.magnitude[0][at] + fabs(b) + fabs(r) + 1);
+        if (near_at(m, &t.y, at, act_of(act, e.value[0][at] + b + r, 0.25), tolerance)) continue;
+        printf("# act %d, bias and residual %d\n", act, k & 3);
+        break;
+    }
+    CHECK(before == bits_of(&residual));
+    exact_free(&e);
+    free_views();
+}
+
 TEST(bias_residual_and_activation_come_in_this_order) {
-    static const form f = SQUARE(2, 7, 6, 12, 2, 3, 1, 1, 1);
+    static const form f = SQUARE(2, 7, 6, 12, 2, 3, 1, 1, 1), large = SQUARE(1, 12, 32, 64, 1, 3, 1, 1, 1);
     EACH_MACHINE(m) {
         if (m->team > 2) continue;
         for (int type = 0; type < FLOAT_TYPES; type++)
-            for (int k = 0; k < ACTS * 4; k++) {
-                const int dtype = float_types[type], act = acts[k / 4];
-                tensors t = tensors_of(&f, dtype);
-                cf_view bias = VECTOR(dtype, f.out), residual = view(dtype, PACKED, 4, t.y.shape);
-                fill_random(&bias, -1, 1);
-                fill_random(&residual, -1, 1);
-                const uint64_t before = bits_of(&residual);
-                exact e = exact_of(&f, &t.x, &t.w, &t.dy);
-                CHECK_STATUS(run_layer(m, dtype, &t, act, k & 1 ? &bias : NULL, k & 2 ? &residual : NULL), CFX_OK);
-                for (int64_t at = 0; at < cf_view_numel(&t.y); at++) {
-                    const double b = k & 1 ? get(&bias, at % f.out) : 0, r = k & 2 ? get(&residual, at) : 0;
-                    /* What is not fused sees sums in the half type. */
-                    const double tolerance = 3 * rounding(dtype, e.magnitude[0][at] + fabs(b) + fabs(r) + 1);
-                    if (near_at(m, &t.y, at, act_of(act, e.value[0][at] + b + r, 0.25), tolerance)) continue;
-                    printf("# act %d, bias and residual %d\n", act, k & 3);
-                    break;
-                }
-                CHECK(before == bits_of(&residual));
-                exact_free(&e);
-                free_views();
-            }
+            for (int k = 0; k < ACTS * 4; k++) check_layer(m, float_types[type], &f, acts[k / 4], k);
+        for (int k = 0; k < ACTS; k++) check_layer(m, CFX_FLOAT32, &large, acts[k], 3);
     }
 }
 

@@ -1,16 +1,18 @@
 /* conv.c: convolutions, and their gradients by data and by weights.
  *
- * oneDNN makes those of float32, and of bfloat16 where this CPU has that; float16 goes through float32.  float64, and
- * what oneDNN has but its reference loop for, is made here: the elements that a window sees are gathered into a row
- * (im2col), and the rows of a stretch of pixels are one operand of a product.  The gradient by data is such a product,
- * too: of the pixels of dy that an element of x was seen by.  Stretches follow each other in one order, and each
- * product is the same for any team, so the bits are.
+ * winograd.c makes those of float32 with windows of 3x3, where it wins; oneDNN the others of float32, and those of
+ * bfloat16 where this CPU has that; float16 goes through float32.  float64, and what oneDNN has but its reference loop
+ * for, is made here: the elements that a window sees are gathered into a row (im2col), and the rows of a stretch of
+ * pixels are one operand of a product.  The gradient by data is such a product, too: of the pixels of dy that an element
+ * of x was seen by.  Stretches follow each other in one order, and each product is the same for any team, so the bits
+ * are.
  */
 #include "cpu/dnnl_act.h"
 #include "cpu/dnnl_conv.h"
 #include "cpu/kernels/block.h"
 #include "cpu/kernels/matmul.h"
 #include "cpu/kernels/part.h"
+#include "cpu/kernels/winograd.h"
 
 /* The operands, each packed and of the form's dtype; the one that the form's op makes is written. */
 typedef struct task {
@@ -275,6 +277,24 @@ static cfx_status finish(cf_worker *worker, const cf_call *call, const parts *v,
 
 /* ---- rows --------------------------------------------------------------------------------------------------- */
 
+/* By Winograd's method, which adds bias and residual and takes a relu; another activation follows. */
+static cfx_status run_winograd(cf_worker *worker, const cf_call *call, const parts *v, const cf_conv *form) {
+    const cf_conv_params *params = CF_PARAMS(call, conv);
+    const cf_winograd conv = {.form = *form,
+                              .x = v->x->data,
+                              .weight = v->weight->data,
+                              .y = v->y->data,
+                              .bias = v->bias ? v->bias->data : NULL,
+                              .residual = v->residual ? v->residual->data : NULL,
+                              .relu = call->op == CF_OP_conv && params->act == CF_OP_relu};
+    const size_t bytes = CF_K(winograd_room)(worker, form);
+    void *const room = cf_worker_scratch(worker, bytes);
+    if (!room) return cf_fail(CFX_EMEMORY, "no memory for a convolution: %zu bytes", bytes);
+    CF_K(winograd)(worker, &conv, room);
+    if (call->op != CF_OP_conv || params->act < 0 || conv.relu) return CFX_OK;
+    return cf_part_apply(worker, params->act, v->y->dtype, v->y, 1, v->y, params->p);
+}
+
 static cfx_status run(cf_worker *worker, const cf_call *call) {
     const parts v = parts_of(call);
     const cf_view *made = &call->v[0];
@@ -282,6 +302,7 @@ static cfx_status run(cf_worker *worker, const cf_call *call) {
     cf_dnnl_conv found = {0};
     own o = {0};
     if (cf_view_numel(made) == 0) return CFX_OK;
+    if (CF_K(winograd_takes)(&t.form)) return run_winograd(worker, call, &v, &t.form);
     const cfx_status status = find(worker, &v, &t.form, &found);
     if (status != CFX_OK && status != CFX_ESTATE) return status;
     const bool is_own = status == CFX_ESTATE;

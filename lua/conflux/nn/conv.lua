@@ -81,6 +81,8 @@ local check_conv = fields.declare(Conv, {
 --
 -- A size is a number or {height, width}; a pad one of these, {top, bottom, left, right}, or "same" (stride 1), which
 -- keeps the size.  Output channel o of g groups reads the channels of its group; `groups = in` is depthwise.
+--
+-- A result whose window has an infinity or a NaN is infinite or NaN; of an infinity it may be either.
 ---@param n_in integer
 ---@param n_out integer
 ---@param kernel integer|integer[]
