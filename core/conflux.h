@@ -506,6 +506,32 @@ CFX_API cfx_status cfx_optim_update(const cfx_rule *rule, int64_t step, int32_t 
 /* The 2-norm of all n tensors together, as one float32 scalar on their device. */
 CFX_API cfx_status cfx_norm(int32_t n, const cfx_tensor *const *xs, cfx_tensor *out);
 
+/* ---- worlds: many processes that train together ------------------------------------------------------- */
+
+typedef struct cfx_world_options {
+    size_t size;    /* sizeof(cfx_world_options) */
+    double timeout; /* seconds after which a rank that others wait for is given up; 0: 600; infinity: none is */
+} cfx_world_options;
+
+/* A context's place in its world; size 0: it is in none. */
+typedef struct cfx_world_info {
+    int32_t rank, size;             /* of all processes, from 0 */
+    int32_t local_rank, local_size; /* of those of this host */
+} cfx_world_info;
+
+/* Joins the world of the processes that conflux-run has started together, or if it has started none, a world of this one
+ * alone; returns when all have come.  options NULL: all as it is unless told.  From here on a collective joins the
+ * replicas of all ranks, in the order of the ranks, and `root` counts them all. */
+CFX_API cfx_status cfx_world_join(cfx_context *context, const cfx_world_options *options);
+/* Ends what is under way, and leaves.  A context that ends leaves, too. */
+CFX_API cfx_status cfx_world_leave(cfx_context *context);
+/* Where the context stands. */
+CFX_API void cfx_world(const cfx_context *context, cfx_world_info *out);
+/* is_local 1: from here on collectives join this process's replicas alone; 0: those of all ranks. */
+CFX_API void cfx_world_scope(cfx_context *context, int32_t is_local);
+/* Tells all ranks that this one cannot go on: their collectives fail with the reason, and this one's. */
+CFX_API void cfx_world_fail(cfx_context *context, const char *why);
+
 /* ---- collectives over replicas --------------------------------------------------------------------- */
 
 /* leaves: [replicas][n] handles, replica by replica; place i of every replica must have one shape and dtype, and each

@@ -6,6 +6,8 @@
 
 #include "comm/apart.h"
 #include "comm/group.h"
+#include "comm/world.h"
+#include "tensor/buckets.h"
 #include "tensor/drift.h"
 #include "tensor/primitive.h"
 #include "tensor/stretch.h"
@@ -82,18 +84,31 @@ static cfx_status add_part(parts *p, const cf_part *like) {
     return CFX_OK;
 }
 
-/* Cuts the part at the borders of its buffers' buckets, if all replicas have the same ones. */
-static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replicas) {
-    const cf_buffer *first = cf_part_buffer(part, 0);
-    bool same = first->nbuckets > 0;
-    for (int32_t r = 1; r < replicas && same; r++) {
-        const cf_buffer *buffer = cf_part_buffer(part, r);
-        same = buffer->nbuckets == first->nbuckets && buffer->layout_dtype == first->layout_dtype &&
+/* How many buckets a layout buffer is cut into. */
+static int32_t count_buckets(const cf_buffer *buffer) {
+    int32_t n = 0;
+    while (buffer->buckets[n].from >= 0) n++;
+    return n;
+}
+
+/* Cuts the part at the borders of its buffers' buckets, if all replicas have the same ones.  by_layout: wherever there is
+ * a layout, for other processes must find the same borders; else where a backward has just told of the buckets. */
+static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replicas, bool by_layout) {
+    cf_buffer *first = cf_part_buffer(part, 0);
+    bool same = by_layout ? first->layout && first->layout_dtype == part->dtype : first->nbuckets > 0;
+    bool told = first->nbuckets > 0;
+    for (int32_t r = 0; r < replicas && same; r++) {
+        cf_buffer *buffer = cf_part_buffer(part, r);
+        told = told && buffer->nbuckets == first->nbuckets;
+        same = (by_layout ? buffer->layout != NULL : told) && buffer->layout_dtype == first->layout_dtype &&
                buffer->bytes == first->bytes && part->offset[r] == part->offset[0];
-        for (int32_t b = 0; b < first->nbuckets && same; b++) same = buffer->buckets[b].to == first->buckets[b].to;
+        if (same) CF_TRY(cf_buckets_cut(buffer));
     }
+    const int32_t n = same ? count_buckets(first) : 1;
+    for (int32_t r = 1; r < replicas && same; r++)
+        for (int32_t b = 0; b < n && same; b++) same = cf_part_buffer(part, r)->buckets[b].to == first->buckets[b].to;
     const int64_t size = cf_dtype_size(part->dtype), end = part->offset[0] + part->n * size;
-    for (int32_t b = 0; b < (same ? first->nbuckets : 1); b++) {
+    for (int32_t b = 0; b < (same ? n : 1); b++) {
         int64_t from = part->offset[0], to = end;
         if (same && first->buckets[b].from > from) from = first->buckets[b].from;
         if (same && first->buckets[b].to < to) to = first->buckets[b].to;
@@ -101,7 +116,7 @@ static cfx_status cut_at_buckets(parts *out, const cf_part *part, int32_t replic
         CF_TRY(add_part(out, part));
         cf_part *made = &out->items[out->n - 1];
         made->n = (to - from) / size;
-        made->bucket = same ? b : -1;
+        made->bucket = same && told ? b : -1;
         for (int32_t r = 0; r < replicas; r++) made->offset[r] = part->offset[r] + (from - part->offset[0]);
     }
     return CFX_OK;
@@ -137,7 +152,8 @@ static cfx_status share(const parts *p, bool *out) {
 }
 
 /* The replicas' stretches, cut into parts. */
-static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, parts *out) {
+static cfx_status join(const cf_group *group, int32_t n, cfx_tensor *const *leaves, parts *out) {
+    const int32_t replicas = group->size;
     cf_stretch *stretches;
     int32_t count;
     int64_t offset[CF_MAX_DEVICES];
@@ -152,7 +168,7 @@ static cfx_status join(int32_t replicas, int32_t n, cfx_tensor *const *leaves, p
                               .handles = handles,
                               .stride = n,
                               .offset = offset};
-        status = cut_at_buckets(out, &part, replicas);
+        status = cut_at_buckets(out, &part, replicas, group->way->by_layout);
     }
     free(stretches);
     return status;
@@ -172,7 +188,7 @@ static cfx_status run_packed(const char *function, cf_group *group, const cf_col
     parts p = {.replicas = replicas};
     bool shared = false;
     assert(replicas > 0);
-    cfx_status status = join(replicas, n, leaves, &p);
+    cfx_status status = join(group, n, leaves, &p);
     if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
     if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);
     if (status == CFX_OK && shared) status = cf_fail(CFX_EARG, "%s: replicas share memory", function);
@@ -247,7 +263,11 @@ CFX_API cfx_status cfx_allreduce(const char *op, int32_t replicas, int32_t n, cf
     return run("allreduce", &how, replicas, n, leaves);
 }
 
-static cfx_status check_root(const char *function, int32_t root, int32_t replicas) {
+/* In a world it is one of all devices; how many take part in the call is known when all have come. */
+static cfx_status check_root(const char *function, int32_t root, int32_t replicas, cfx_tensor *const *leaves) {
+    if (leaves && replicas > 0 && leaves[0] && leaves[0]->_buffer && cf_device(leaves[0]) &&
+        cf_is_worldwide(cf_context(leaves[0])))
+        replicas = cf_world_devices(cf_context(leaves[0]));
     if (root >= 0 && root < replicas) return CFX_OK;
     return cf_fail(CFX_EARG, "%s: argument 'root': expected one of %d replicas, got %d", function, replicas, root + 1);
 }
@@ -255,7 +275,7 @@ static cfx_status check_root(const char *function, int32_t root, int32_t replica
 CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
     cf_collective how = {.root = root, .scale = 1};
     CF_TRY(combine_of("reduce", op, &how.op));
-    CF_TRY(check_root("reduce", root, replicas));
+    CF_TRY(check_root("reduce", root, replicas, n > 0 ? leaves : NULL));
     return run("reduce", &how, replicas, n, leaves);
 }
 
@@ -283,7 +303,7 @@ CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_
     const char *function = root == -1 ? "allreduce" : "reduce";
     double shares[CF_MAX_DEVICES];
     bool even = true;
-    if (root != -1) CF_TRY(check_root(function, root, replicas));
+    if (root != -1) CF_TRY(check_root(function, root, replicas, n > 0 ? leaves : NULL));
     CF_TRY(check_leaves(function, CF_COMBINE_AVG, replicas, n, leaves));
     if (weights) CF_TRY(shares_of(function, replicas, weights, shares, &even));
     const cf_collective how = {
@@ -292,7 +312,7 @@ CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_
 }
 
 CFX_API cfx_status cfx_broadcast(int32_t root, int32_t replicas, int32_t n, cfx_tensor *const *leaves) {
-    CF_TRY(check_root("synchronize", root, replicas));
+    CF_TRY(check_root("synchronize", root, replicas, n > 0 ? leaves : NULL));
     const cf_collective how = {.op = CF_COMBINE_COPY, .root = root, .scale = 1};
     return run("synchronize", &how, replicas, n, leaves);
 }

@@ -34,6 +34,7 @@ typedef struct cf_group cf_group;
 typedef struct cf_way {
     const char *name;
     bool is_linked;  /* its groups have a link */
+    bool by_layout;  /* other processes cut their parts, and find the same */
     bool writes_all; /* a reduction to one root alone changes others, too: it is given copies, and root -1 */
     cfx_status (*combine)(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts);
     /* Packed tensors, in[r] and out[r] on member r: all of in, one after another, into every out; or the n-th rows of out

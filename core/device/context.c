@@ -43,6 +43,7 @@ static cfx_status device_open(cfx_context *context, const char *name, cfx_device
         put_closed(context, device);
         return status;
     }
+    if (device->backend->host_memory) device->shareable.arena = context->arena;
     context->open[context->nopen++] = *out = device;
     return CFX_OK;
 }
@@ -179,6 +180,7 @@ CFX_API void cfx_context_free(cfx_context *context) {
     if (!context) return;
     cf_dependents_end(&context->tapes);
     cf_dependents_end(&context->loaders);
+    if (!cf_is_forked(&context->hub)) cf_dependents_end(&context->worlds); /* while its commands still run */
     atomic_store(&context->hub.ending, 1);
     if (cf_is_forked(&context->hub)) { /* the workers and what they hold are the parent's: only the handles are ended */
         for (int32_t i = 0; i < context->nopen; i++) cf_dependents_end(&context->open[i]->buffers);
@@ -194,6 +196,7 @@ CFX_API void cfx_context_free(cfx_context *context) {
         next = device->next_closed;
         cf_device_free(device);
     }
+    cf_arena_free(context->arena);
     for (struct cf_name *name = context->sources, *next; name; name = next) {
         next = name->next;
         free(name);
@@ -245,7 +248,7 @@ CFX_API cfx_status cfx_sync(cfx_context *context, cfx_device *device) {
 
 CFX_API void cfx_interrupt(cfx_context *context) {
     atomic_fetch_or(&context->hub.stops, CF_INTERRUPTED);
-    cf_unpark(&context->hub.host.wake);
+    cf_unpark(&context->hub.host.own.wake);
 }
 
 CFX_API cfx_status cfx_check(cfx_context *context) { return cf_interrupted(&context->hub); }
@@ -270,6 +273,14 @@ CFX_API void cfx_at_line(cfx_context *context, const char *source, int32_t line)
     hub->source = name->text;
 }
 
+cfx_status cf_context_share(cfx_context *context) {
+    if (context->arena) return CFX_OK;
+    CF_TRY(cf_arena_new(context->open[0]->shareable.limit, &context->arena));
+    for (int32_t i = 0; i < context->nopen; i++)
+        if (context->open[i]->backend->host_memory) context->open[i]->shareable.arena = context->arena;
+    return CFX_OK;
+}
+
 /* ---- memory ----------------------------------------------------------------------------------------- */
 
 CFX_API void cfx_debt_threshold(cfx_context *context, double bytes) { context->debt_threshold = bytes; }
@@ -283,7 +294,10 @@ CFX_API void cfx_debt_paid(cfx_context *context) {
 
 CFX_API void cfx_memory_trim(cfx_context *context) {
     if (cf_is_forked(&context->hub)) return; /* devices' memory is the parent's to give back */
-    for (int32_t i = 0; i < context->nopen; i++) cf_pool_trim(&context->open[i]->pool);
+    for (int32_t i = 0; i < context->nopen; i++) {
+        cf_pool_trim(&context->open[i]->pool);
+        cf_pool_trim(&context->open[i]->shareable);
+    }
 }
 
 /* ---- random streams --------------------------------------------------------------------------------- */

@@ -26,11 +26,12 @@ struct cfx_context {
     double debt_threshold;
     int32_t debt; /* 1: a pool has grown by more than that since the host collected */
     cf_rng_stream streams[CF_STREAMS];
-    struct cf_name *sources; /* cfx_at_line's */
-    cf_dependents tapes, loaders, groups;
+    struct cf_name *sources;                      /* cfx_at_line's */
+    cf_dependents tapes, loaders, groups, worlds; /* of worlds one at most */
     uint64_t next_tape;
     uint64_t collectives; /* so far */
     int32_t precision;
+    cf_arena *arena; /* NULL, or the memory that this process shares with others */
 };
 
 static inline cfx_context *cf_context_of(const cfx_device *device) { return (cfx_context *)device->inbox.hub; }
@@ -38,5 +39,8 @@ static inline cfx_context *cf_context_of(const cfx_device *device) { return (cfx
 /* If e's queue is poisoned at or before e: drains the context, clears the fault from every queue and fails
  * with its message.  Call after cf_event_wait. */
 cfx_status cf_event_raise(cf_event e);
+
+/* Makes the context's arena, if it has none: from here on CPU devices have shareable memory. */
+cfx_status cf_context_share(cfx_context *context);
 
 #endif

@@ -25,6 +25,9 @@ cfx_status cf_device_open(cfx_device *device, size_t memory_limit) {
     CF_TRY(backend->open(device->index, &device->state));
     const size_t limit = memory_limit ? memory_limit : backend->memory(device->state);
     CF_TRY(cf_pool_init(&device->pool, backend, device->state, limit));
+    CF_TRY(cf_pool_init(&device->shareable, backend, device->state, limit));
+    device->pool.beside = &device->shareable;
+    device->shareable.beside = &device->pool;
     device->staging.backend = backend;
     device->staging.state = device->state;
     for (int q = 0; q < CF_QUEUES; q++) CF_TRY(cf_queue_open(cf_queue_at(device, q)));
@@ -38,6 +41,7 @@ void cf_device_close(cfx_device *device) {
     cf_hub_remove(device->inbox.hub, &device->inbox.worker);
     if (cf_device_is_open(device)) cf_worker_stop(&device->inbox);
     cf_pool_free(&device->pool);
+    cf_pool_free(&device->shareable);
     cf_staging_free(&device->staging);
     for (int q = 0; q < CF_QUEUES; q++) cf_queue_close(cf_queue_at(device, q));
     if (device->state) device->backend->close(device->state);
@@ -62,7 +66,7 @@ CFX_API int32_t cfx_device_threads(const cfx_device *device) {
 }
 
 CFX_API void cfx_memory(const cfx_device *device, cfx_memory_info *out) {
-    const cf_pool *pool = &device->pool;
-    *out = (cfx_memory_info){(double)pool->in_use, (double)pool->reserved, (double)pool->peak, (double)pool->limit,
-                             (double)pool->blocks};
+    const cf_pool *pool = &device->pool, *shareable = &device->shareable;
+    *out = (cfx_memory_info){(double)(pool->in_use + shareable->in_use), (double)(pool->reserved + shareable->reserved),
+                             (double)pool->peak, (double)pool->limit, (double)(pool->blocks + shareable->blocks)};
 }

@@ -18,6 +18,7 @@ struct cfx_device {
     const cf_backend *backend;
     void *state; /* the backend's */
     cf_pool pool;
+    cf_pool shareable;  /* of memory that other processes reach; without an arena: of none */
     cf_staging staging; /* of a device whose memory the host does not see */
     cf_dependents buffers;
     cfx_device *next_closed;

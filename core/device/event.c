@@ -6,11 +6,14 @@
 
 #include "base/status.h"
 
-void cf_timeline_init(cf_timeline *timeline, cf_hub *hub, cf_sleeper *worker, int q, bool launches) {
-    *timeline = (cf_timeline){.hub = hub, .worker = worker, .q = (int8_t)q, .launches = launches};
-    atomic_store(&timeline->progress.alarm, UINT64_MAX);
-    atomic_store(&timeline->progress.wanted, UINT64_MAX);
-    atomic_store(&timeline->progress.poisoned_at, UINT64_MAX);
+void cf_timeline_init(cf_timeline *timeline, cf_hub *hub, cf_progress *progress, cf_sleeper *worker, int q,
+                      bool launches) {
+    *timeline = (cf_timeline){.hub = hub, .worker = worker, .q = (int8_t)q, .launches = launches, .progress = progress};
+    atomic_store(&progress->finished, 0);
+    atomic_store(&progress->alarm, UINT64_MAX);
+    atomic_store(&progress->wanted, UINT64_MAX);
+    atomic_store(&progress->poisoned_at, UINT64_MAX);
+    atomic_store(&progress->fault, 0);
 }
 
 void cf_timeline_free(cf_timeline *timeline) { free(timeline->voids); }
@@ -24,15 +27,15 @@ cfx_status cf_event_wait(cf_event e) {
     atomic_store_explicit(&hub->until, e.ticket, memory_order_relaxed);
     atomic_store_explicit(&hub->awaited, e.timeline, memory_order_seq_cst);
     for (;;) {
-        const uint32_t seen = cf_word_read(&hub->host.wake);
-        atomic_store_explicit(&hub->host.asleep, 1, memory_order_seq_cst);
+        const uint32_t seen = cf_word_read(&hub->host.own.wake);
+        atomic_store_explicit(&hub->host.own.asleep, 1, memory_order_seq_cst);
         cf_alarm_set(e);
         if (cf_event_done(e)) break;
         status = cf_interrupted(hub);
         if (status != CFX_OK) break;
-        cf_park(&hub->host.wake, seen);
+        cf_park(&hub->host.own.wake, seen);
     }
-    atomic_store_explicit(&hub->host.asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&hub->host.own.asleep, 0, memory_order_seq_cst);
     atomic_store_explicit(&hub->awaited, NULL, memory_order_relaxed);
     return status;
 }
@@ -47,7 +50,7 @@ void cf_event_settle(cf_event e) {
 }
 
 void cf_alarm_set(cf_event e) {
-    _Atomic uint64_t *at = &e.timeline->progress.alarm;
+    _Atomic uint64_t *at = &e.timeline->progress->alarm;
     uint64_t alarm = atomic_load_explicit(at, memory_order_seq_cst);
     while (e.ticket < alarm &&
            !atomic_compare_exchange_weak_explicit(at, &alarm, e.ticket, memory_order_seq_cst, memory_order_seq_cst)) {}
@@ -66,7 +69,7 @@ const cf_fault *cf_event_void(cf_event e) {
 }
 
 const cf_fault *cf_timeline_fault(const cf_timeline *timeline) {
-    return cf_fault_of(timeline->hub, atomic_load(&timeline->progress.fault));
+    return cf_fault_of(timeline->hub, atomic_load(&timeline->progress->fault));
 }
 
 cfx_status cf_timeline_room(cf_timeline *timeline) {
@@ -78,9 +81,9 @@ cfx_status cf_timeline_room(cf_timeline *timeline) {
 
 void cf_timeline_clear(cf_timeline *timeline, uint64_t last) {
     timeline->voids[timeline->nvoids++] =
-        (cf_void){atomic_load(&timeline->progress.poisoned_at), last, cf_timeline_fault(timeline)};
-    atomic_store(&timeline->progress.poisoned_at, UINT64_MAX);
-    atomic_store(&timeline->progress.fault, 0);
+        (cf_void){atomic_load(&timeline->progress->poisoned_at), last, cf_timeline_fault(timeline)};
+    atomic_store(&timeline->progress->poisoned_at, UINT64_MAX);
+    atomic_store(&timeline->progress->fault, 0);
 }
 
 /* ---- uses and waits -------------------------------------------------------------------------------- */

@@ -14,7 +14,8 @@
 
 #include "device/hub.h"
 
-/* How far a queue is.  It has no pointers, so that it could lie in memory that processes share. */
+/* How far a queue is.  It has no pointers, so that it can lie in memory that processes share: then no queue is behind
+ * it, and whatever moves it wakes those that it concerns. */
 typedef struct cf_progress {
     _Atomic uint64_t finished;    /* ticket of the command finished last */
     _Atomic uint64_t alarm;       /* someone sleeps until this ticket; UINT64_MAX: no one */
@@ -32,12 +33,12 @@ typedef struct cf_void {
 /* A queue, as far as events of it go.  Any thread may read the first four fields. */
 typedef struct cf_timeline {
     cf_hub *hub;
-    cf_sleeper *worker; /* which runs the queue */
+    cf_sleeper *worker; /* which runs the queue; NULL: none does */
     int8_t q;           /* which of that worker's queues it is */
     bool launches;      /* a command that has run may not have happened: the worker asks how far its device is */
     int32_t nvoids;
     cf_void *voids; /* faults raised so far, oldest first; the host's */
-    cf_progress progress;
+    cf_progress *progress;
 } cf_timeline;
 
 typedef struct cf_event {
@@ -45,18 +46,20 @@ typedef struct cf_event {
     uint64_t ticket;
 } cf_event;
 
-void cf_timeline_init(cf_timeline *timeline, cf_hub *hub, cf_sleeper *worker, int q, bool launches);
+/* Sets *progress to nothing finished. */
+void cf_timeline_init(cf_timeline *timeline, cf_hub *hub, cf_progress *progress, cf_sleeper *worker, int q,
+                      bool launches);
 void cf_timeline_free(cf_timeline *timeline);
 
 /* seq_cst: a thread that is about to sleep says so, in `alarm` or `asleep`, and then looks once more.  The load may not
  * pass that store. */
 static inline bool cf_event_done(cf_event e) {
-    return !e.timeline || atomic_load_explicit(&e.timeline->progress.finished, memory_order_seq_cst) >= e.ticket;
+    return !e.timeline || atomic_load_explicit(&e.timeline->progress->finished, memory_order_seq_cst) >= e.ticket;
 }
 
 /* Whether e's queue is poisoned at or before e.  A thread that saw that e has happened sees it. */
 static inline bool cf_event_is_poisoned(cf_event e) {
-    return atomic_load_explicit(&e.timeline->progress.poisoned_at, memory_order_acquire) <= e.ticket;
+    return atomic_load_explicit(&e.timeline->progress->poisoned_at, memory_order_acquire) <= e.ticket;
 }
 
 /* Asks e's queue to wake the hub when it gets to e. */

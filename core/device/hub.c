@@ -46,6 +46,13 @@ void cf_hub_wake(cf_hub *hub) {
     pthread_mutex_unlock(&hub->lock);
 }
 
+/* Those who ring while it moves have the lock, or are the host, which waits for the end of the move. */
+void cf_hub_move(cf_hub *hub, cf_sleeper *worker, cf_bell *bell) {
+    pthread_mutex_lock(&hub->lock);
+    worker->shared = bell;
+    pthread_mutex_unlock(&hub->lock);
+}
+
 cfx_status cf_interrupted(cf_hub *hub) {
     if (!atomic_load_explicit(&hub->stops, memory_order_relaxed)) return CFX_OK;
     if (cf_is_forked(hub))

@@ -13,16 +13,30 @@
 #include "base/park.h"
 #include "conflux.h"
 
-/* A thread that sleeps while there is nothing for it. */
-typedef struct cf_sleeper {
+/* Where a thread sleeps while there is nothing for it.  It has no pointers, so that it can lie in memory that processes
+ * share. */
+typedef struct cf_bell {
     cf_word wake;
-    _Atomic int32_t asleep;  /* 1: parked, wants to hear of commands and of alarms */
+    _Atomic int32_t asleep; /* 1: parked, wants to hear of commands and of alarms */
+} cf_bell;
+
+static inline void cf_bell_ring(cf_bell *bell, bool shared) {
+    if (atomic_load_explicit(&bell->asleep, memory_order_seq_cst)) cf_unpark_all(&bell->wake, shared);
+}
+
+typedef struct cf_sleeper {
+    cf_bell own;
+    cf_bell *shared;         /* NULL, or where it sleeps instead: other processes ring there */
     struct cf_sleeper *next; /* of the hub's */
 } cf_sleeper;
 
-/* Wakes it if it sleeps.  Any thread. */
+static inline cf_bell *cf_sleeper_bell(cf_sleeper *sleeper) {
+    return sleeper->shared ? sleeper->shared : &sleeper->own;
+}
+
+/* Wakes it if it sleeps.  The host, or with the hub's lock any thread. */
 static inline void cf_sleeper_wake(cf_sleeper *sleeper) {
-    if (atomic_load_explicit(&sleeper->asleep, memory_order_seq_cst)) cf_unpark(&sleeper->wake);
+    cf_bell_ring(cf_sleeper_bell(sleeper), sleeper->shared != NULL);
 }
 
 /* A command's op, and the line of the script that enqueued it; line 0: not known. */
@@ -68,6 +82,8 @@ void cf_hub_add(cf_hub *hub, cf_sleeper *worker);
 void cf_hub_remove(cf_hub *hub, cf_sleeper *worker);
 /* Wakes the workers that sleep: a ticket that one of them waits for has happened.  Any thread. */
 void cf_hub_wake(cf_hub *hub);
+/* From here on the worker, which calls this itself, sleeps at that bell; NULL: at its own. */
+void cf_hub_move(cf_hub *hub, cf_sleeper *worker, cf_bell *bell);
 
 /* ---- interrupts --------------------------------------------------------------------------------------- */
 

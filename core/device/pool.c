@@ -67,19 +67,22 @@ static void header_free(cf_pool *pool, cf_block *block) {
 static bool is_malloced(const cf_pool *pool) { return pool->plain && pool->backend->host_memory; }
 
 static cfx_status memory_new(const cf_pool *pool, size_t bytes, void **out) {
+    if (pool->arena) return cf_arena_take(pool->arena, bytes, out);
     if (!is_malloced(pool)) return pool->backend->slab_new(pool->state, bytes, out);
     if (posix_memalign(out, CF_ALIGN, bytes) == 0) return CFX_OK;
     return cf_fail(CFX_EMEMORY, "the system has no %zu bytes", bytes);
 }
 
 static void memory_free(const cf_pool *pool, void *memory, size_t bytes) {
-    if (is_malloced(pool)) free(memory);
+    if (pool->arena) cf_arena_give(pool->arena, memory, bytes);
+    else if (is_malloced(pool)) free(memory);
     else pool->backend->slab_free(pool->state, memory, bytes);
 }
 
 static cfx_status slab_new(cf_pool *pool, size_t bytes, int open, cf_slab **out) {
     void *slab, *data;
-    if (bytes > pool->limit || pool->reserved > pool->limit - bytes)
+    const size_t reserved = pool->reserved + (pool->beside ? pool->beside->reserved : 0);
+    if (bytes > pool->limit || reserved > pool->limit - bytes)
         return cf_fail(CFX_EMEMORY, "limit of %zu bytes reached", pool->limit);
     CF_TRY(cf_alloc_zero(1, sizeof(cf_slab), &slab));
     const cfx_status status = memory_new(pool, bytes, &data);
@@ -96,7 +99,7 @@ static cfx_status slab_new(cf_pool *pool, size_t bytes, int open, cf_slab **out)
 
 static cfx_status cut(cf_pool *pool, cf_slab *slab, size_t size, cf_block **out) {
     CF_TRY(header(pool, out));
-    **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab};
+    **out = (cf_block){.data = slab->data + slab->used, .size = size, .slab = slab, .pool = pool};
     slab->used += size;
     slab->cut++;
     return CFX_OK;
@@ -193,6 +196,14 @@ static cfx_status take_plain(cf_pool *pool, size_t bytes, cf_block **out) {
     return grow_plain(pool, size, out);
 }
 
+/* The peak of two pools that count for one limit is that of their sum. */
+static void count_peak(cf_pool *pool) {
+    const size_t in_use = pool->in_use + (pool->beside ? pool->beside->in_use : 0);
+    if (in_use <= pool->peak) return;
+    pool->peak = in_use;
+    if (pool->beside) pool->beside->peak = in_use;
+}
+
 cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     cf_block *block = NULL;
     if (bytes > MOST_BYTES) return no_room(pool, bytes);
@@ -201,7 +212,7 @@ cfx_status cf_pool_take(cf_pool *pool, size_t bytes, cf_block **out) {
     block->slab->live++;
     pool->in_use += block->size;
     pool->blocks++;
-    if (pool->in_use > pool->peak) pool->peak = pool->in_use;
+    count_peak(pool);
     *out = block;
     return CFX_OK;
 }

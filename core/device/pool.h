@@ -12,6 +12,7 @@
 #ifndef CF_DEVICE_POOL_H
 #define CF_DEVICE_POOL_H
 
+#include "device/arena.h"
 #include "device/backend.h"
 #include "device/event.h"
 
@@ -28,6 +29,7 @@ typedef struct cf_block {
     size_t size;   /* of its class; of a plain pool: as asked for */
     cf_uses uses;  /* of earlier owners, not known to have happened */
     cf_slab *slab; /* of the pool it is from; NULL: it is from none */
+    cf_pool *pool; /* and that */
     /* NULL: the pool takes it back.  Else this does, once its uses are over; ended: no worker is left, so they are. */
     void (*give)(struct cf_block *block, bool ended);
     struct cf_block *next;
@@ -35,7 +37,9 @@ typedef struct cf_block {
 
 struct cf_pool {
     const cf_backend *backend;
-    void *state; /* the backend's, of this device */
+    void *state;     /* the backend's, of this device */
+    cf_arena *arena; /* NULL, or where its slabs lie instead of in the backend's memory */
+    cf_pool *beside; /* NULL, or another that counts for the same limit */
     bool plain;
     cf_block *bins[CF_CLASSES]; /* of a plain pool: the first has what is still used */
     cf_slab *slabs;

@@ -13,7 +13,7 @@ static size_t round_record(size_t bytes) { return (bytes + RECORD_ALIGN - 1) & ~
 
 void cf_queue_init(cf_queue *queue, cf_hub *hub, cf_sleeper *worker, int q, const cf_backend *backend) {
     memset(queue, 0, sizeof *queue);
-    cf_timeline_init(&queue->timeline, hub, worker, q, backend->streams != NULL);
+    cf_timeline_init(&queue->timeline, hub, &queue->progress, worker, q, backend->streams != NULL);
 }
 
 cfx_status cf_queue_open(cf_queue *queue) {
@@ -58,7 +58,7 @@ cfx_status cf_queue_room(cf_queue *queue, size_t bytes) {
     const size_t need = 2 * bytes;
     if (need > CF_RING_BYTES) return cf_fail(CFX_EARG, "a command of %zu bytes does not fit its queue", bytes);
     while (ring_free(queue) < need) {
-        const uint64_t done = atomic_load_explicit(&queue->timeline.progress.finished, memory_order_acquire);
+        const uint64_t done = atomic_load_explicit(&queue->timeline.progress->finished, memory_order_acquire);
         CF_TRY(cf_event_wait((cf_event){&queue->timeline, done + (queue->last - done + 1) / 2}));
     }
     queue->promised = bytes;

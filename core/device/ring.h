@@ -40,8 +40,9 @@ typedef struct cf_queue {
     uint64_t last;              /* ticket of the command enqueued last */
     uint64_t reserved;          /* tail once the reservation is committed */
     size_t promised;            /* bytes that cf_queue_room has made sure of and that are not enqueued yet */
-    cf_timeline timeline;       /* its progress begins the worker's cache lines */
+    cf_timeline timeline;
     /* the worker's */
+    _Alignas(64) cf_progress progress;
     _Atomic uint64_t head;     /* bytes consumed; the host may read it */
     uint64_t launched, marked; /* tickets, where kernels only launch */
     int32_t behind;            /* so many of the head command's waits need not be looked at again */
@@ -56,7 +57,7 @@ typedef struct cf_queue {
     uint64_t judged, noted;
 } cf_queue;
 
-_Static_assert(offsetof(cf_queue, timeline.progress) % 64 == 0 && offsetof(cf_queue, behind) % 64 == 0,
+_Static_assert(offsetof(cf_queue, progress) % 64 == 0 && offsetof(cf_queue, behind) % 64 == 0,
                "what the worker writes with each command fills a cache line");
 
 /* The queue of that timeline. */

@@ -53,7 +53,7 @@ static cf_inbox *inbox_of(cf_event e) { return (cf_inbox *)((char *)e.timeline->
 
 /* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
 static void poison(cf_queue *queue, uint64_t ticket, uint32_t fault) {
-    cf_progress *p = &queue->timeline.progress;
+    cf_progress *p = queue->timeline.progress;
     if (atomic_load_explicit(&p->poisoned_at, memory_order_relaxed) <= ticket) return;
     atomic_store(&p->fault, fault);
     atomic_store_explicit(&p->poisoned_at, ticket, memory_order_release);
@@ -62,7 +62,7 @@ static void poison(cf_queue *queue, uint64_t ticket, uint32_t fault) {
 /* Takes over the poison of e's queue if that is poisoned at or before e. */
 static void inherit_event(cf_queue *queue, uint64_t ticket, cf_event e) {
     if (!cf_event_is_poisoned(e)) return;
-    const uint32_t fault = atomic_load(&e.timeline->progress.fault);
+    const uint32_t fault = atomic_load(&e.timeline->progress->fault);
     if (fault) poison(queue, ticket, fault);
 }
 
@@ -102,7 +102,7 @@ static uint64_t judge(cf_queue *queue) {
 /* ---- tickets ---------------------------------------------------------------------------------------- */
 
 static void finish(cf_queue *queue, uint64_t ticket) {
-    cf_progress *p = &queue->timeline.progress;
+    cf_progress *p = queue->timeline.progress;
     atomic_store_explicit(&p->finished, ticket, memory_order_seq_cst);
     if (atomic_load_explicit(&p->alarm, memory_order_seq_cst) > ticket) return;
     atomic_store_explicit(&p->alarm, UINT64_MAX, memory_order_seq_cst);
@@ -118,7 +118,7 @@ static void finish(cf_queue *queue, uint64_t ticket) {
 }
 
 static void fail(cf_queue *queue, uint64_t ticket, cfx_status status, const cf_origin *command) {
-    if (atomic_load_explicit(&queue->timeline.progress.poisoned_at, memory_order_relaxed) <= ticket) return;
+    if (atomic_load_explicit(&queue->timeline.progress->poisoned_at, memory_order_relaxed) <= ticket) return;
     poison(queue, ticket, cf_fault_keep(queue->timeline.hub, status, command));
 }
 
@@ -131,7 +131,7 @@ static void fail_late(cf_queue *queue, uint64_t before, uint64_t ticket, cfx_sta
 /* ---- marks ------------------------------------------------------------------------------------------ */
 
 static bool is_awaited(const cf_timeline *timeline, uint64_t ticket) {
-    return atomic_load_explicit(&timeline->progress.alarm, memory_order_seq_cst) <= ticket;
+    return atomic_load_explicit(&timeline->progress->alarm, memory_order_seq_cst) <= ticket;
 }
 
 /* A mark costs as much as a launch: there is one for a run of commands, one where somebody waits, and one before the
@@ -150,7 +150,7 @@ static void mark(cf_worker *worker, cf_queue *queue) {
 /* A worker that spins asks for a mark of e, which its stream is to follow.  It asks in each round, so that it is no
  * matter if its word is lost to an earlier ticket's. */
 static void want_mark(cf_event e) {
-    _Atomic uint64_t *at = &e.timeline->progress.wanted;
+    _Atomic uint64_t *at = &e.timeline->progress->wanted;
     uint64_t wanted = atomic_load_explicit(at, memory_order_relaxed);
     while (e.ticket < wanted && !atomic_compare_exchange_weak(at, &wanted, e.ticket)) {}
 }
@@ -158,10 +158,10 @@ static void want_mark(cf_event e) {
 /* Whether anybody waits for a ticket that was launched and that no mark covers. */
 static bool is_wanted(cf_queue *queue) {
     if (queue->marked == queue->launched) return false;
-    uint64_t wanted = atomic_load_explicit(&queue->timeline.progress.wanted, memory_order_relaxed);
-    const uint64_t alarm = atomic_load_explicit(&queue->timeline.progress.alarm, memory_order_seq_cst);
+    uint64_t wanted = atomic_load_explicit(&queue->timeline.progress->wanted, memory_order_relaxed);
+    const uint64_t alarm = atomic_load_explicit(&queue->timeline.progress->alarm, memory_order_seq_cst);
     if (wanted <= queue->marked) { /* it has its mark */
-        atomic_compare_exchange_strong(&queue->timeline.progress.wanted, &wanted, UINT64_MAX);
+        atomic_compare_exchange_strong(&queue->timeline.progress->wanted, &wanted, UINT64_MAX);
         wanted = UINT64_MAX;
     }
     return wanted <= queue->launched || (alarm > queue->marked && alarm <= queue->launched);
@@ -173,7 +173,7 @@ static bool is_wanted(cf_queue *queue) {
 static bool follows(cf_worker *worker, int q, cf_event e) {
     if (cf_event_done(e)) return true;
     cf_inbox *of = inbox_of(e);
-    if (!worker->backend->streams || of->backend != worker->backend) {
+    if (!worker->backend->streams || !e.timeline->worker || of->backend != worker->backend) {
         /* a device that launches is asked at once how far it is, not only when this worker sleeps */
         if (e.timeline->launches && !is_awaited(e.timeline, e.ticket)) cf_alarm_set(e);
         return false;
@@ -207,7 +207,7 @@ static bool look(cf_worker *worker, cf_inbox *inbox) {
             if (status != CFX_OK) fail_late(queue, before, faulted, status);
         }
         const uint64_t done = judge(queue);
-        if (done == atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed)) continue;
+        if (done == atomic_load_explicit(&queue->timeline.progress->finished, memory_order_relaxed)) continue;
         finish(queue, done);
         moved = true;
     }
@@ -218,7 +218,7 @@ static bool look(cf_worker *worker, cf_inbox *inbox) {
 static bool is_far_ahead(const cf_queue *queue) {
     if (!queue->asked) return false;
     if (queue->noted - queue->judged > CF_FOLLOWED - CF_MAX_WAITS) return true;
-    return queue->launched - atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed) >=
+    return queue->launched - atomic_load_explicit(&queue->timeline.progress->finished, memory_order_relaxed) >=
            CF_LAUNCH_AHEAD;
 }
 
@@ -228,7 +228,8 @@ static bool works(const cf_inbox *inbox, bool awaited) {
     for (int q = 0; inbox->backend->streams && q < CF_QUEUES; q++) {
         const cf_queue *queue = &inbox->queue[q];
         if (queue->joins) return true;
-        if (atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed) == queue->launched) continue;
+        if (atomic_load_explicit(&queue->timeline.progress->finished, memory_order_relaxed) == queue->launched)
+            continue;
         if (!awaited || is_awaited(&queue->timeline, queue->launched) || is_far_ahead(queue)) return true;
     }
     return false;
@@ -256,7 +257,7 @@ static cfx_status begin(cf_worker *worker) {
 }
 
 static bool is_poisoned(const cf_queue *queue) {
-    return atomic_load_explicit(&queue->timeline.progress.poisoned_at, memory_order_relaxed) != UINT64_MAX;
+    return atomic_load_explicit(&queue->timeline.progress->poisoned_at, memory_order_relaxed) != UINT64_MAX;
 }
 
 /* Comes before a command.  A thread that has not begun might run it on another GPU than the device's; data that are
@@ -273,7 +274,7 @@ static cfx_status prepare(cf_worker *worker, cf_queue *queue, const cf_command *
 static void run(cf_worker *worker, cf_queue *queue, cf_command *command) {
     const bool launches = worker->backend->streams != NULL;
     const uint64_t ticket =
-        (launches ? queue->launched : atomic_load_explicit(&queue->timeline.progress.finished, memory_order_relaxed)) +
+        (launches ? queue->launched : atomic_load_explicit(&queue->timeline.progress->finished, memory_order_relaxed)) +
         1;
     const cf_hub *hub = queue->timeline.hub;
     bool poisoned = is_poisoned(queue);
@@ -340,9 +341,12 @@ static bool idle(cf_inbox *inbox) { return !next(&inbox->queue[CF_COMPUTE]) && !
 /* Sleeps until there may be something to do. */
 static void sleep_once(cf_worker *worker, cf_inbox *inbox) {
     cf_event on[CF_QUEUES];
-    const uint32_t seen = cf_word_read(&inbox->worker.wake);
-    atomic_store_explicit(&inbox->worker.asleep, 1, memory_order_seq_cst);
+    cf_bell *bell = cf_sleeper_bell(&inbox->worker);
+    const bool is_shared = inbox->worker.shared != NULL;
+    const uint32_t seen = cf_word_read(&bell->wake);
+    atomic_store_explicit(&bell->asleep, 1, memory_order_seq_cst);
     const bool ran = step(worker, inbox, on);
+    bell = cf_sleeper_bell(&inbox->worker); /* a command that it ran may have moved it */
     if (!ran) {
         bool changed = false;
         for (int k = 0; k < CF_QUEUES; k++) {
@@ -351,9 +355,9 @@ static void sleep_once(cf_worker *worker, cf_inbox *inbox) {
             changed = changed || cf_event_done(on[k]);
         }
         changed = changed || works(inbox, true);
-        if (!changed && !(atomic_load(&inbox->stop) && idle(inbox))) cf_park(&inbox->worker.wake, seen);
+        if (!changed && !(atomic_load(&inbox->stop) && idle(inbox))) cf_park_for(&bell->wake, seen, is_shared, -1);
     }
-    atomic_store_explicit(&inbox->worker.asleep, 0, memory_order_seq_cst);
+    atomic_store_explicit(&bell->asleep, 0, memory_order_seq_cst);
 }
 
 /* Time without a command to run. */
@@ -431,7 +435,7 @@ cfx_status cf_worker_start(cf_inbox *inbox, const char *device, void *state) {
 
 void cf_worker_stop(cf_inbox *inbox) {
     atomic_store(&inbox->stop, 1);
-    cf_unpark(&inbox->worker.wake);
+    cf_unpark_all(&cf_sleeper_bell(&inbox->worker)->wake, inbox->worker.shared != NULL);
     pthread_join(inbox->thread, NULL);
     inbox->thread = 0;
 }

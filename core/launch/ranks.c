@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,15 +51,33 @@ static bool set_environment(int rank, int n, const cf_start *how) {
            cf_terminal_set(rank == 0 ? how->behind : nowhere, how->columns);
 }
 
+/* Leaves the rank's ends of sockets open across exec, and tells their numbers: rank 0 has one to each other rank. */
+static bool tell_sockets(int rank, int n, int (*sockets)[2]) {
+    enum { DIGITS = 12 };
+    char *text = calloc((size_t)n + 1, DIGITS);
+    bool is_well = text != NULL;
+    size_t used = 0;
+    for (int r = 1; r < n && is_well; r++) {
+        if (rank != 0 && r != rank) continue;
+        const int end = sockets[r][rank != 0];
+        used += (size_t)snprintf(text + used, DIGITS, "%s%d", used ? "," : "", end);
+        is_well = fcntl(end, F_SETFD, 0) == 0;
+    }
+    is_well = is_well && (used == 0 || setenv("CONFLUX_SOCKETS", text, 1) == 0);
+    free(text);
+    return is_well;
+}
+
 /* Becomes the program; returns errno where that fails. */
-static int become(int rank, int n, pid_t group, pid_t launcher, const int streams[3], const cf_start *how) {
-    setpgid(0, group);
+static int become(int rank, const cf_ranks *ranks, pid_t launcher, const int streams[3], const cf_start *how) {
+    const int n = ranks->n;
+    setpgid(0, ranks->group);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
     if (getppid() != launcher) _exit(EXIT_FAILURE); /* it had ended before that */
     for (int fd = 0; fd < 3; fd++) {
         if (dup2(streams[fd], fd) < 0) return errno;
     }
-    if (!set_environment(rank, n, how) || !share_cores(rank, n)) return errno;
+    if (!set_environment(rank, n, how) || !tell_sockets(rank, n, ranks->sockets) || !share_cores(rank, n)) return errno;
     cf_inherited_restore(how->inherited);
     execvp(how->words[0], how->words);
     return errno;
@@ -89,12 +108,9 @@ static int start(cf_ranks *ranks, int r, const cf_start *how, bool *has_forked) 
     const pid_t launcher = getpid();
     int pipes[PIPES][2], error = 0;
     *has_forked = false;
-    /* Here a world's bootstrap will have its place: a pair of sockets for each rank, whose one end stays open across the
-     * rank's exec, and set_environment tells its number. */
     const pid_t pid = make_pipes(r, pipes) ? fork() : -1;
     if (pid == 0) {
-        error = become(r, ranks->n, ranks->group, launcher,
-                       (int[3]){pipes[INPUT][0], pipes[OUTPUT][1], pipes[ERROR][1]}, how);
+        error = become(r, ranks, launcher, (int[3]){pipes[INPUT][0], pipes[OUTPUT][1], pipes[ERROR][1]}, how);
         _exit(write(pipes[REPORT][1], &error, sizeof error) == sizeof error ? CF_START_MISSING : EXIT_FAILURE);
     }
     if (pid < 0) error = errno;
@@ -128,6 +144,24 @@ static void end_all(cf_ranks *ranks) {
     while (waitid(P_PGID, (id_t)ranks->group, &(siginfo_t){0}, WEXITED) == 0 || errno == EINTR) {}
 }
 
+/* A pair between rank 0 and each other: there they meet. */
+static bool make_sockets(cf_ranks *ranks) {
+    ranks->sockets = calloc((size_t)ranks->n, sizeof *ranks->sockets);
+    for (int r = 0; ranks->sockets && r < ranks->n; r++) ranks->sockets[r][0] = ranks->sockets[r][1] = -1;
+    for (int r = 1; ranks->sockets && r < ranks->n; r++)
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ranks->sockets[r]) != 0) return false;
+    return ranks->sockets != NULL;
+}
+
+static void close_sockets(cf_ranks *ranks) {
+    for (int r = 0; ranks->sockets && r < ranks->n; r++) {
+        shut(&ranks->sockets[r][0]);
+        shut(&ranks->sockets[r][1]);
+    }
+    free(ranks->sockets);
+    ranks->sockets = NULL;
+}
+
 int cf_ranks_start(cf_ranks *ranks, int n, const cf_start *how, char *why) {
     *ranks = (cf_ranks){.n = n, .input = -1, .rank = calloc((size_t)n, sizeof(cf_rank))};
     if (!ranks->rank) {
@@ -135,15 +169,22 @@ int cf_ranks_start(cf_ranks *ranks, int n, const cf_start *how, char *why) {
         return CF_START_FAILED;
     }
     for (int r = 0; r < n; r++) ranks->rank[r].out = ranks->rank[r].err = -1;
+    if (!make_sockets(ranks)) {
+        snprintf(why, CF_WHY, "cannot make the sockets of %d ranks: %s", n, strerror(errno));
+        close_sockets(ranks);
+        return CF_START_FAILED;
+    }
     for (int r = 0; r < n; r++) {
         bool has_forked;
         const int error = start(ranks, r, how, &has_forked);
         if (error == 0) continue;
+        close_sockets(ranks);
         end_all(ranks);
         if (has_forked) snprintf(why, CF_WHY, "cannot execute '%s': %s", how->words[0], strerror(error));
         else snprintf(why, CF_WHY, "cannot start rank %d of %d: %s", r, n, strerror(error));
         return !has_forked ? CF_START_FAILED : error == ENOENT ? CF_START_MISSING : CF_START_REFUSED;
     }
+    close_sockets(ranks); /* else no rank would see that another has ended */
     return 0;
 }
 

@@ -23,6 +23,7 @@ typedef struct cf_ranks {
     pid_t group; /* 0 before the first has been started */
     int input;   /* rank 0 reads what is written here; the caller takes it */
     cf_rank *rank;
+    int (*sockets)[2]; /* [n], while ranks are started: of each but 0, rank 0's end and its own */
 } cf_ranks;
 
 /* How they are started. */

@@ -7,8 +7,9 @@
  * reduction starts early, and what would be less than a quarter of it at the end is not worth another meeting. */
 enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LAST_BUCKET = 1 << 18 };
 
-/* Cuts the buffer into buckets at the places' borders. */
-static cfx_status cut(cf_buffer *buffer) {
+/* At the places' borders. */
+cfx_status cf_buckets_cut(cf_buffer *buffer) {
+    if (buffer->buckets) return CFX_OK;
     const cfx_layout *layout = buffer->layout;
     const int64_t size = cf_dtype_size(buffer->layout_dtype);
     int32_t n = 0;
@@ -42,7 +43,7 @@ static cf_bucket *bucket_of(const cfx_tensor *place) {
 cfx_status cf_buckets_open(const cfx_tensor *place, bool expected) {
     cf_buffer *buffer = place->_buffer;
     if (!buffer->layout || place->_dtype != buffer->layout_dtype) return CFX_OK;
-    if (!buffer->buckets) CF_TRY(cut(buffer));
+    CF_TRY(cf_buckets_cut(buffer));
     if (buffer->counting++ == 0) {
         for (cf_bucket *b = buffer->buckets; b->from >= 0; b++) {
             b->pending = 0;

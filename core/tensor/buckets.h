@@ -6,6 +6,10 @@
 
 #include "tensor/buffer.h"
 
+/* The borders between a layout buffer's buckets, which its layout alone decides: buffer->buckets, until a `from` of -1.
+ * Their events hold only while buffer->nbuckets says so. */
+cfx_status cf_buckets_cut(cf_buffer *buffer);
+
 /* open: once a leaf; `expected`: it will get contributions.  count: it has got its last.  close: backward is enqueued,
  * and bucket events hold until the next write. */
 cfx_status cf_buckets_open(const cfx_tensor *place, bool expected);

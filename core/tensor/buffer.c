@@ -119,7 +119,7 @@ void cf_expand(const cfx_tensor *x, int32_t ndim, const int64_t *shape, cfx_tens
 
 static void give(cf_buffer *buffer, bool ended) {
     if (buffer->block->give) buffer->block->give(buffer->block, ended);
-    else cf_pool_give(&buffer->device->pool, buffer->block);
+    else cf_pool_give(buffer->block->pool, buffer->block);
 }
 
 /* Handles still held when their context ends stay valid memory and become void. */
@@ -165,7 +165,7 @@ static cfx_status buffer_new(cfx_device *device, size_t bytes, cf_buffer **out) 
     CF_TRY(take(device, bytes, &block));
     const cfx_status status = cf_buffer_over(device, block, bytes, out);
     if (status != CFX_OK) {
-        cf_pool_give(&device->pool, block);
+        cf_pool_give(block->pool, block);
         return status;
     }
     cfx_context *context = cf_context_of(device);

@@ -42,6 +42,7 @@ typedef struct cf_buffer {
     int32_t refs;
     int32_t fresh;  /* 1 until something is written: what an operation that fails gives back */
     int32_t empty;  /* 1: cfx_empty's, and not written yet */
+    int32_t fixed;  /* 1: its address was given away */
     cf_hold *holds; /* newest first */
     cf_uses writes; /* the last write; a collective's slices are several */
     cf_uses reads;  /* since then, the last of each queue */

@@ -12,6 +12,7 @@
 CFX_API cfx_status cfx_pointer(const cfx_tensor *x, void **out) {
     CF_TRY(cfx_wait(x));
     *out = cf_device(x)->backend->host_memory ? cf_data(x) : NULL;
+    x->_buffer->fixed = 1;
     return CFX_OK;
 }
 

@@ -160,7 +160,7 @@ static inline cf_event write_entry(diary *in, int id, cfx_device *device, int qu
 
 /* Waits until the context's host sleeps. */
 static inline void wait_until_host_sleeps(cfx_context *context) {
-    while (!atomic_load(&context->hub.host.asleep)) sched_yield();
+    while (!atomic_load(&context->hub.host.own.asleep)) sched_yield();
 }
 
 typedef struct helper {

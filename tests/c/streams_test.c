@@ -205,7 +205,7 @@ TEST(a_caller_who_only_asks_whether_a_value_is_ready_hears_of_it) {
     cfx_tensor x = full(device, 4, 1);
     while (atomic_load(&streams[0][CF_COMPUTE].marked) == 0) usleep(100);
     do usleep(2000); /* nobody waits */
-    while (!atomic_load(&device->inbox.worker.asleep));
+    while (!atomic_load(&device->inbox.worker.own.asleep));
     CHECK(!cfx_ready(&x));
     let_happen(0, CF_COMPUTE);
     CHECK(gets_ready(&x));

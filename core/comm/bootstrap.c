@@ -1,0 +1,338 @@
+/* bootstrap.c: see bootstrap.h. */
+#include "comm/bootstrap.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/locale.h"
+#include "base/status.h"
+
+/* ---- which rank -------------------------------------------------------------------------------------- */
+
+static bool read_number(const char **at, long most, int *out) {
+    char *end;
+    const long n = strtol(*at, &end, 10);
+    if (end == *at || n < 0 || n > most) return false;
+    *at = end;
+    *out = (int)n;
+    return true;
+}
+
+static bool number_of(const char *name, int *out) {
+    const char *at = getenv(name);
+    return at && read_number(&at, 1 << 20, out) && *at == '\0';
+}
+
+/* Names of variables by which other launchers say how many processes there are. */
+static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"};
+
+static cfx_status refuse_others(void) {
+    int n, rank;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        if (number_of(sizes[k], &n) && n > 1)
+            return cf_fail(
+                CFX_ESTATE,
+                "%s is %d: several processes were started, by a launcher that Conflux cannot join yet; start "
+                "them with conflux-run",
+                sizes[k], n);
+    if (number_of("RANK", &rank) && number_of("WORLD_SIZE", &n) && n > 1)
+        return cf_fail(
+            CFX_ESTATE,
+            "RANK is %d and WORLD_SIZE %d: several processes were started, by a launcher that Conflux cannot "
+            "join yet; start them with conflux-run",
+            rank, n);
+    return CFX_OK;
+}
+
+static cfx_status bad_sockets(const char *text) {
+    return cf_fail(CFX_ESTATE, "CONFLUX_SOCKETS is '%s', which conflux-run has not set", text);
+}
+
+cfx_status cf_bootstrap_find(cf_meeting *out) {
+    *out = (cf_meeting){.size = 1};
+    for (int r = 0; r < CF_MAX_RANKS; r++) out->socket[r] = -1;
+    int rank, size;
+    if (!number_of("CONFLUX_RANK", &rank) || !number_of("CONFLUX_WORLD_SIZE", &size)) return refuse_others();
+    if (size > CF_MAX_RANKS) return cf_fail(CFX_EARG, "expected at most %d processes, got %d", CF_MAX_RANKS, size);
+    if (rank >= size) return cf_fail(CFX_ESTATE, "CONFLUX_RANK is %d, of CONFLUX_WORLD_SIZE %d", rank, size);
+    out->rank = rank;
+    out->size = size;
+    if (size == 1) return CFX_OK;
+    const char *text = getenv("CONFLUX_SOCKETS"), *at = text;
+    if (!text) return cf_fail(CFX_ESTATE, "CONFLUX_WORLD_SIZE is %d, and there is no CONFLUX_SOCKETS", size);
+    const int n = rank == 0 ? size - 1 : 1;
+    for (int k = 0; k < n; k++) {
+        int socket, type;
+        socklen_t bytes = sizeof type;
+        if (k > 0 && *at++ != ',') return bad_sockets(text);
+        if (!read_number(&at, 1 << 20, &socket) || getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0 ||
+            type != SOCK_SEQPACKET)
+            return bad_sockets(text);
+        fcntl(socket, F_SETFD, FD_CLOEXEC); /* else a program that it starts would keep it open */
+        setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &(int){1}, sizeof(int));
+        out->socket[rank == 0 ? k + 1 : 0] = socket;
+    }
+    return *at == '\0' ? CFX_OK : bad_sockets(text);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------- */
+
+enum { HELLO = 0x43464831, WELCOME, READY, GO, REFUSED };
+enum { FILES = CF_MAX_RANKS + 1, WHY = 1024 };
+
+typedef struct letter {
+    uint32_t kind;
+    int32_t abi, rank, size, ndevices;
+    uint64_t bytes[CF_MAX_RANKS]; /* HELLO: of its arena, [0]; WELCOME: of all */
+    char why[WHY];                /* REFUSED */
+} letter;
+
+/* One that came, with its files, which are the reader's to close. */
+typedef struct received {
+    letter letter;
+    int32_t pid;
+    int nfiles, file[FILES];
+} received;
+
+static void close_files(received *r) {
+    while (r->nfiles > 0) close(r->file[--r->nfiles]);
+}
+
+static bool send_letter(int socket, const letter *what, int nfiles, const int *files) {
+    union {
+        char room[CMSG_SPACE(FILES * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+        struct cmsghdr align;
+    } control;
+    const struct ucred own = {getpid(), geteuid(), getegid()};
+    struct iovec body = {(void *)what, sizeof *what};
+    struct msghdr message = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = control.room};
+    memset(&control, 0, sizeof control);
+    message.msg_controllen = CMSG_SPACE(sizeof own) + (nfiles ? CMSG_SPACE((size_t)nfiles * sizeof(int)) : 0);
+    struct cmsghdr *at = CMSG_FIRSTHDR(&message);
+    at->cmsg_level = SOL_SOCKET;
+    at->cmsg_type = SCM_CREDENTIALS;
+    at->cmsg_len = CMSG_LEN(sizeof own);
+    memcpy(CMSG_DATA(at), &own, sizeof own);
+    if (nfiles) {
+        at = CMSG_NXTHDR(&message, at);
+        at->cmsg_level = SOL_SOCKET;
+        at->cmsg_type = SCM_RIGHTS;
+        at->cmsg_len = CMSG_LEN((size_t)nfiles * sizeof(int));
+        memcpy(CMSG_DATA(at), files, (size_t)nfiles * sizeof(int));
+    }
+    ssize_t n;
+    while ((n = sendmsg(socket, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
+    return n == (ssize_t)sizeof *what;
+}
+
+/* 1: a letter came; 0: nothing is there; -1: the other end is closed, or sent what no rank sends. */
+static int receive(int socket, received *out) {
+    union {
+        char room[CMSG_SPACE(FILES * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+        struct cmsghdr align;
+    } control;
+    struct iovec body = {&out->letter, sizeof out->letter};
+    struct msghdr message = {
+        .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control};
+    out->nfiles = 0;
+    out->pid = 0;
+    const ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
+    bool is_ours = false;
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
+        if (at->cmsg_level != SOL_SOCKET) continue;
+        if (at->cmsg_type == SCM_RIGHTS) {
+            out->nfiles = (int)((at->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+            memcpy(out->file, CMSG_DATA(at), (size_t)out->nfiles * sizeof(int));
+        } else if (at->cmsg_type == SCM_CREDENTIALS) {
+            struct ucred from;
+            memcpy(&from, CMSG_DATA(at), sizeof from);
+            out->pid = from.pid;
+            is_ours = from.uid == geteuid();
+        }
+    }
+    if (n == (ssize_t)sizeof out->letter && is_ours && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) return 1;
+    close_files(out);
+    return -1;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void refuse_all(const cf_world *world, const char *why) {
+    letter refusal = {.kind = REFUSED};
+    snprintf(refusal.why, sizeof refusal.why, "%s", why);
+    for (int32_t r = 0; r < world->meeting.size; r++)
+        if (world->meeting.socket[r] >= 0) (void)send_letter(world->meeting.socket[r], &refusal, 0, NULL);
+}
+
+/* Appends "1, 3" for the ranks that are still waited for. */
+static const char *missing(const cf_world *world, const bool *has_come, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t r = 0; r < world->meeting.size && used < bytes; r++)
+        if (world->meeting.socket[r] >= 0 && !has_come[r])
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", (int)r);
+    return text;
+}
+
+/* Waits for one letter of that kind from every rank that this one has a socket to. */
+static cfx_status await(cf_world *world, uint32_t kind, double until, received *all) {
+    const cf_meeting *m = &world->meeting;
+    bool has_come[CF_MAX_RANKS] = {false};
+    char text[256];
+    for (;;) {
+        struct pollfd polled[CF_MAX_RANKS];
+        int n = 0;
+        for (int32_t r = 0; r < m->size; r++) {
+            if (m->socket[r] < 0 || has_come[r]) continue;
+            const int got = receive(m->socket[r], &all[r]);
+            if (got < 0)
+                return cf_fail(CFX_EFAULT, "rank %d of %d ended before all had come to init", (int)r, (int)m->size);
+            if (got > 0 && all[r].letter.kind == REFUSED) return cf_fail(CFX_EFAULT, "%s", all[r].letter.why);
+            if (got > 0 && all[r].letter.kind == kind) {
+                has_come[r] = true;
+                continue;
+            }
+            if (got > 0) close_files(&all[r]); /* of a world that is over */
+            polled[n++] = (struct pollfd){.fd = m->socket[r], .events = POLLIN};
+        }
+        if (n == 0) return CFX_OK;
+        if (until > 0 && now() > until)
+            return cf_fail(CFX_EFAULT, "rank %s of %d has not come in %g s",
+                           missing(world, has_come, text, sizeof text), (int)m->size, world->timeout);
+        CF_TRY(cf_interrupted(&world->context->hub));
+        poll(polled, (nfds_t)n, 100);
+    }
+}
+
+/* ---- meeting ----------------------------------------------------------------------------------------- */
+
+static cfx_status map_control(cf_world *world, int file) {
+    char *control;
+    CF_TRY(cf_arena_map(file, cf_control_bytes(world->meeting.size), &control));
+    world->control = (cf_control *)control;
+    return CFX_OK;
+}
+
+static cfx_status map_arenas(cf_world *world, const uint64_t *bytes, const int *files) {
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        world->bytes[r] = (size_t)bytes[r];
+        if (r == world->meeting.rank) world->arena[r] = cf_arena_base(world->context->arena);
+        else CF_TRY(cf_arena_map(files[r], world->bytes[r], &world->arena[r]));
+    }
+    return CFX_OK;
+}
+
+void cf_bootstrap_part(cf_world *world) {
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        if (r != world->meeting.rank && world->arena[r]) munmap(world->arena[r], world->bytes[r]);
+        world->arena[r] = NULL;
+    }
+    if (world->control) munmap(world->control, cf_control_bytes(world->meeting.size));
+    world->control = NULL;
+}
+
+static cfx_status check_hello(const cf_world *world, int32_t r, const received *got) {
+    const letter *hello = &got->letter;
+    if (hello->abi == CFX_ABI_VERSION && hello->rank == r && hello->size == world->meeting.size && got->nfiles == 1 &&
+        hello->ndevices > 0 && hello->ndevices <= CF_MAX_DEVICES)
+        return CFX_OK;
+    return cf_fail(CFX_EFAULT, "rank %d runs another version of Conflux, or is another program", (int)r);
+}
+
+/* Rank 0: gathers all ranks' arenas, makes the control segment, and tells all. */
+static cfx_status invite(cf_world *world, double until, received *all) {
+    const cf_meeting *m = &world->meeting;
+    letter welcome = {.kind = WELCOME, .abi = CFX_ABI_VERSION, .size = m->size};
+    int files[FILES], control = -1;
+    CF_TRY(await(world, HELLO, until, all));
+    for (int32_t r = 1; r < m->size; r++) CF_TRY(check_hello(world, r, &all[r]));
+    CF_TRY(cf_arena_file_new("conflux-world", cf_control_bytes(m->size), &control));
+    cfx_status status = map_control(world, control);
+    files[0] = control;
+    files[1] = cf_arena_file(world->context->arena);
+    welcome.bytes[0] = cf_arena_bytes(world->context->arena);
+    for (int32_t r = 1; r < m->size; r++) {
+        files[r + 1] = all[r].file[0];
+        welcome.bytes[r] = all[r].letter.bytes[0];
+    }
+    if (status == CFX_OK) status = map_arenas(world, welcome.bytes, files + 1);
+    if (status == CFX_OK) {
+        cf_control_init(world->control, m->size);
+        for (int32_t r = 0; r < m->size; r++) {
+            cf_peer *peer = &world->control->peer[r];
+            peer->pid = r == 0 ? getpid() : all[r].pid;
+            peer->ndevices = r == 0 ? world->context->ndevices : all[r].letter.ndevices;
+            atomic_store(&peer->state, CF_RANK_IN);
+        }
+    }
+    for (int32_t r = 1; r < m->size && status == CFX_OK; r++)
+        if (!send_letter(m->socket[r], &welcome, m->size + 1, files))
+            status = cf_fail(CFX_EFAULT, "rank %d of %d cannot be told of the others: %s", (int)r, (int)m->size,
+                             cf_strerror(errno));
+    close(control);
+    return status;
+}
+
+static cfx_status host(cf_world *world, double until, received *all) {
+    const cf_meeting *m = &world->meeting;
+    const letter go = {.kind = GO};
+    CF_TRY(invite(world, until, all));
+    for (int32_t r = 1; r < m->size; r++) close_files(&all[r]);
+    CF_TRY(await(world, READY, until, all));
+    for (int32_t r = 1; r < m->size; r++) (void)send_letter(m->socket[r], &go, 0, NULL); /* its end is seen later */
+    return CFX_OK;
+}
+
+static cfx_status visit(cf_world *world, double until, received *all) {
+    const cf_meeting *m = &world->meeting;
+    const int file = cf_arena_file(world->context->arena);
+    letter hello = {.kind = HELLO,
+                    .abi = CFX_ABI_VERSION,
+                    .rank = m->rank,
+                    .size = m->size,
+                    .ndevices = world->context->ndevices,
+                    .bytes = {cf_arena_bytes(world->context->arena)}};
+    if (!send_letter(m->socket[0], &hello, 1, &file))
+        return cf_fail(CFX_EFAULT, "rank 0 of %d ended before all had come to init", (int)m->size);
+    CF_TRY(await(world, WELCOME, until, all));
+    received *got = &all[0];
+    if (got->letter.abi != CFX_ABI_VERSION || got->letter.size != m->size || got->nfiles != m->size + 1)
+        return cf_fail(CFX_EFAULT, "rank 0 runs another version of Conflux, or is another program");
+    CF_TRY(map_control(world, got->file[0]));
+    CF_TRY(map_arenas(world, got->letter.bytes, got->file + 1));
+    hello.kind = READY;
+    if (!send_letter(m->socket[0], &hello, 0, NULL))
+        return cf_fail(CFX_EFAULT, "rank 0 of %d ended before all had come to init", (int)m->size);
+    close_files(got);
+    return await(world, GO, until, all);
+}
+
+cfx_status cf_bootstrap_meet(cf_world *world) {
+    const double until = world->timeout > 0 ? now() + world->timeout : 0;
+    void *memory;
+    if (world->meeting.size == 1) return CFX_OK;
+    CF_TRY(cf_alloc_zero(CF_MAX_RANKS, sizeof(received), &memory));
+    received *all = memory;
+    const cfx_status status = world->meeting.rank == 0 ? host(world, until, all) : visit(world, until, all);
+    for (int32_t r = 0; r < CF_MAX_RANKS; r++) close_files(&all[r]);
+    free(memory);
+    if (status == CFX_OK) return CFX_OK;
+    refuse_all(world, cfx_error());
+    cf_bootstrap_part(world);
+    return status;
+}

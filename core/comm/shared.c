@@ -1,0 +1,469 @@
+/* shared.c: see shared.h. */
+#include "comm/shared.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/world.h"
+#include "device/scratch.h"
+#include "tensor/primitive.h"
+#include "tensor/shareable.h"
+
+/* Parts whose data are all there are published so many at once, before the first is joined; less than the slots. */
+enum { AHEAD = CF_WORLD_SLOTS / 2 };
+
+/* Elements of a slice are a multiple of it. */
+enum { UNIT = 1024 };
+
+/* One part, as the commands of a rank know it. */
+typedef struct step {
+    cf_world *world;
+    uint64_t number; /* of the part, in the world */
+    uint64_t call, check;
+    int64_t n;
+    int32_t dtype, op, root;
+    int32_t replicas, replica; /* of this rank; a slice: which of them is its device's */
+    bool is_small, is_weighted;
+    char *data[]; /* [replicas] */
+} step;
+
+static size_t step_bytes(const cf_group *group) { return sizeof(step) + (size_t)group->size * sizeof(char *); }
+
+static cf_notice *notice_of(const step *s, int32_t rank) {
+    return &s->world->control->peer[rank].notice[s->number % CF_WORLD_SLOTS];
+}
+
+static char *small_of(const step *s, int32_t rank, int32_t replica) {
+    return s->world->control->peer[rank].small[s->number % CF_WORLD_SLOTS][replica];
+}
+
+static size_t bytes_of(const step *s) { return (size_t)(s->n * cf_dtype_size(s->dtype)); }
+
+/* ---- publishing -------------------------------------------------------------------------------------- */
+
+static cfx_status fail_broken(cf_world *world) { return cf_fail(CFX_EFAULT, "%s", cf_control_breach(world->control)); }
+
+/* A part whose data never came is not told of: the others hear why instead. */
+static cfx_status run_publish(cf_worker *worker, void *payload, bool poisoned) {
+    step *s = payload;
+    cf_world *world = s->world;
+    const int32_t rank = world->meeting.rank;
+    (void)worker;
+    if (poisoned) {
+        const cf_fault *fault = cf_timeline_fault(&cf_queue_at(world->context->devices[0], CF_COMM)->timeline);
+        char where[160] = "";
+        if (fault && fault->line > 0) snprintf(where, sizeof where, " at %s:%d", fault->source, (int)fault->line);
+        cf_control_break(world->control, rank, "rank %d of %d (pid %d) failed%s: %s", (int)rank,
+                         (int)world->meeting.size, (int)world->control->peer[rank].pid, where,
+                         fault ? fault->message : "its work was skipped");
+        return CFX_OK;
+    }
+    if (cf_control_breach(world->control)) return fail_broken(world);
+    cf_notice *notice = notice_of(s, rank);
+    notice->call = s->call;
+    notice->check = s->check;
+    notice->replicas = s->replicas;
+    for (int32_t r = 0; r < s->replicas; r++) {
+        if (s->is_small) memcpy(small_of(s, rank, r), s->data[r], bytes_of(s));
+        else notice->offset[r] = s->data[r] - world->arena[rank];
+    }
+    cf_control_publish(world->control, rank);
+    return CFX_OK;
+}
+
+/* ---- joining ----------------------------------------------------------------------------------------- */
+
+/* Whether all ranks have published the same; else the world breaks, with both sides. */
+static bool agree(const step *s) {
+    cf_world *world = s->world;
+    const int32_t own = world->meeting.rank;
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        const cf_notice *notice = notice_of(s, r);
+        if (notice->check == s->check && notice->replicas > 0 && notice->replicas <= CF_MAX_DEVICES) continue;
+        const int32_t first = r < own ? r : own, second = r < own ? own : r; /* in the same words in all ranks */
+        char a[256], b[256];
+        const uint64_t calls[] = {notice_of(s, first)->call, notice_of(s, second)->call};
+        cf_world_describe(world->control, first, calls[0], a, sizeof a);
+        cf_world_describe(world->control, second, calls[1], b, sizeof b);
+        cf_control_break(world->control, -1,
+                         "ranks disagree: collective %llu of rank %d is %s, and collective %llu of rank %d is %s",
+                         (unsigned long long)calls[0], (int)first, a, (unsigned long long)calls[1], (int)second, b);
+        return false;
+    }
+    return true;
+}
+
+/* Where all replicas of all ranks are; *first: this rank's first of them.  False: a rank told of memory that it has not. */
+static bool gather_views(const step *s, cf_call *call, int32_t *first) {
+    cf_world *world = s->world;
+    int32_t members = 0;
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        const cf_notice *notice = notice_of(s, r);
+        if (r == world->meeting.rank) *first = members;
+        for (int32_t k = 0; k < notice->replicas; k++, members++) {
+            if (members == CF_MAX_DEVICES) return false;
+            char *data = small_of(s, r, k);
+            if (!s->is_small) {
+                const int64_t at = notice->offset[k];
+                if (at < 0 || (uint64_t)at > world->bytes[r] || bytes_of(s) > world->bytes[r] - (uint64_t)at)
+                    return false;
+                data = world->arena[r] + at;
+            }
+            call->v[members] = (cf_view){.data = data, .dtype = s->dtype, .ndim = 1, .shape = {s->n}, .stride = {1}};
+        }
+    }
+    call->nout = (uint8_t)members;
+    return true;
+}
+
+static void narrow(cf_call *call, int64_t from, int64_t n) {
+    for (int k = 0; k < call->nout; k++) {
+        call->v[k].data = (char *)call->v[k].data + from * cf_dtype_size(call->dtype);
+        call->v[k].shape[0] = n;
+    }
+}
+
+typedef union join_call {
+    cf_call call;
+    char room[sizeof(cf_call) + CF_MAX_DEVICES * (sizeof(cf_view) + sizeof(double)) + sizeof(cf_combine_params)];
+} join_call;
+
+static void fill_params(const step *s, join_call *c) {
+    cf_combine_params *params = cf_call_params(&c->call);
+    *params = (cf_combine_params){.op = s->op, .root = s->root};
+}
+
+/* The whole of a small part, for this rank's replicas, in memory of its own: all ranks do so at once. */
+static cfx_status join_small(cf_worker *worker, step *s, join_call *c, int32_t first) {
+    char *own = cf_worker_scratch(worker, (size_t)c->call.nout * CF_SMALL_BYTES);
+    if (!own) return cf_fail(CFX_EMEMORY, "out of host memory: %d small parts", c->call.nout);
+    for (int32_t k = 0; k < c->call.nout; k++) {
+        char *copy = own + (size_t)k * CF_SMALL_BYTES;
+        c->call.v[k].data = memcpy(copy, c->call.v[k].data, bytes_of(s));
+    }
+    CF_TRY(worker->backend->kernels[CF_OP_combine](worker, &c->call));
+    for (int32_t r = 0; r < s->replicas; r++)
+        if (cf_combine_writes((cf_combine)s->op, s->root, first + r))
+            memcpy(s->data[r], c->call.v[first + r].data, bytes_of(s));
+    return CFX_OK;
+}
+
+static cfx_status join_slice(cf_worker *worker, const step *s, join_call *c, int32_t first) {
+    const int64_t units = (s->n + UNIT - 1) / UNIT, members = c->call.nout, at = first + s->replica;
+    const int64_t from = units * at / members * UNIT, to = units * (at + 1) / members * UNIT;
+    if (from >= s->n || from == to) return CFX_OK;
+    narrow(&c->call, from, (to < s->n ? to : s->n) - from);
+    return worker->backend->kernels[CF_OP_combine](worker, &c->call);
+}
+
+/* All ranks have published, or the world is broken. */
+static cfx_status join(cf_worker *worker, step *s) {
+    cf_world *world = s->world;
+    join_call c;
+    int32_t first = 0;
+    if (cf_counted(&world->control->ready) < s->number) return fail_broken(world);
+    if (!agree(s)) return fail_broken(world);
+    c.call = (cf_call){.op = CF_OP_combine, .dtype = (uint8_t)s->dtype, .threads = (uint16_t)worker->threads};
+    if (!gather_views(s, &c.call, &first)) {
+        cf_control_break(world->control, -1, "the ranks have more than %d devices, or memory that is not theirs",
+                         CF_MAX_DEVICES);
+        return fail_broken(world);
+    }
+    fill_params(s, &c);
+    if (s->is_small) return s->replica == 0 ? join_small(worker, s, &c, first) : CFX_OK;
+    return join_slice(worker, s, &c, first);
+}
+
+static cfx_status run_join(cf_worker *worker, void *payload, bool poisoned) {
+    step *s = payload;
+    if (poisoned) return CFX_OK;
+    const cfx_status status = join(worker, s);
+    if (status != CFX_OK)
+        cf_control_break(s->world->control, s->world->meeting.rank,
+                         "rank %d of %d failed in its part of a collective: %s", (int)s->world->meeting.rank,
+                         (int)s->world->meeting.size, cfx_error());
+    return status;
+}
+
+/* Behind the slices of all devices of this rank. */
+static cfx_status run_finish(cf_worker *worker, void *payload, bool poisoned) {
+    const step *s = payload;
+    (void)worker;
+    if (!poisoned) cf_control_finish(s->world->control, s->world->meeting.rank);
+    return CFX_OK;
+}
+
+/* Behind the slices of all ranks: what was broken before their end is void. */
+static cfx_status run_done(cf_worker *worker, void *payload, bool poisoned) {
+    const step *s = payload;
+    (void)worker;
+    if (poisoned || cf_counted(&s->world->control->done) >= s->number) return CFX_OK;
+    return fail_broken(s->world);
+}
+
+/* ---- records ----------------------------------------------------------------------------- */
+
+static const char *const names[] = {
+    [CF_COMBINE_SUM] = "sum",          [CF_COMBINE_PROD] = "prod", [CF_COMBINE_MAX] = "max",
+    [CF_COMBINE_MIN] = "min",          [CF_COMBINE_AVG] = "avg",   [CF_COMBINE_COPY] = "synchronize",
+    [CF_COMBINE_WEIGHTED] = "weighted"};
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+static uint64_t check_of(const cf_collective *how, uint64_t call, int32_t nparts, int32_t k, const cf_part *part) {
+    const uint64_t all[] = {call,        (uint64_t)how->op, (uint64_t)(int64_t)how->root, (uint64_t)nparts,
+                            (uint64_t)k, (uint64_t)part->n, (uint64_t)part->dtype};
+    uint64_t hash = 1;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) hash = mix(hash, all[i]);
+    return hash;
+}
+
+/* "avg of 3 parts, 400 bytes, float32" */
+static uint64_t record(cf_world *world, const cf_collective *how, int32_t nparts, const cf_part *parts) {
+    char what[96], root[32] = "";
+    int64_t bytes = 0;
+    for (int32_t k = 0; k < nparts; k++) bytes += parts[k].n * cf_dtype_size(parts[k].dtype);
+    if (how->root >= 0) snprintf(root, sizeof root, " with root %d", (int)how->root);
+    if (nparts == 1)
+        snprintf(what, sizeof what, "%s%s of %lld %s", names[how->op], root, (long long)parts[0].n,
+                 cfx_dtype_name(parts[0].dtype));
+    else
+        snprintf(what, sizeof what, "%s%s of %d pieces, %lld bytes", names[how->op], root, (int)nparts,
+                 (long long)bytes);
+    return cf_world_record(world, what);
+}
+
+/* ---- commands ---------------------------------------------------------------------------------------- */
+
+/* A call that is being enqueued. */
+typedef struct work {
+    cf_group *group;
+    cf_world *world;
+    const cf_collective *how;
+    const cf_part *parts;
+    int32_t nparts;
+    uint64_t call, first; /* first: the number of its first part */
+    cf_event *joined;     /* [group->size]: of the part under way */
+    cf_event *done;       /* [nparts] */
+} work;
+
+static cf_queue *lead(const work *w) { return cf_queue_at(w->world->context->devices[0], CF_COMM); }
+
+static void fill_step(const work *w, int32_t k, int32_t replica, step *s) {
+    const cf_part *part = &w->parts[k];
+    *s = (step){.world = w->world,
+                .number = w->first + (uint64_t)k,
+                .call = w->call,
+                .check = check_of(w->how, w->call, w->nparts, k, part),
+                .n = part->n,
+                .dtype = part->dtype,
+                .op = (int32_t)w->how->op,
+                .root = w->how->root,
+                .replicas = w->group->size,
+                .replica = replica};
+    s->is_small = bytes_of(s) <= CF_SMALL_BYTES;
+    for (int32_t r = 0; r < w->group->size; r++) s->data[r] = cf_part_data(part, r);
+}
+
+static cfx_status enqueue(const work *w, cf_dispatch *d, int32_t k, int32_t replica, cf_event *out) {
+    void *payload;
+    CF_TRY(cf_dispatch_reserve(d, step_bytes(w->group), &payload));
+    fill_step(w, k, replica, payload);
+    *out = cf_dispatch_end(d);
+    return CFX_OK;
+}
+
+static uint64_t number_of(const work *w, int32_t k) { return w->first + (uint64_t)k; }
+
+/* Its slot is free once the part that had it is done. */
+static cfx_status enqueue_publish(const work *w, int32_t k) {
+    cf_dispatch d;
+    cf_event unnoted;
+    cf_dispatch_begin(&d, lead(w), run_publish, names[w->how->op], CF_ALWAYS, NULL);
+    for (int32_t r = 0; r < w->group->size; r++) CF_TRY(cf_part_add(&d, &w->parts[k], r, true, true));
+    const uint64_t number = number_of(w, k);
+    if (number > CF_WORLD_SLOTS)
+        cf_waits_event(&d.waits, (cf_event){&w->world->done, number - CF_WORLD_SLOTS}, CF_ORDER);
+    return enqueue(w, &d, k, 0, &unnoted);
+}
+
+/* It comes behind the publishing of all ranks, which came behind all that it reads or writes. */
+static cfx_status enqueue_join(const work *w, int32_t k) {
+    cf_dispatch d;
+    cf_event unnoted;
+    for (int32_t r = 0; r < w->group->size; r++) {
+        cf_dispatch_begin(&d, cf_queue_at(w->group->devices[r], CF_COMM), run_join, names[w->how->op], CF_ALWAYS, NULL);
+        cf_waits_event(&d.waits, (cf_event){&w->world->ready, number_of(w, k)}, CF_ORDER);
+        CF_TRY(enqueue(w, &d, k, r, &w->joined[r]));
+    }
+    cf_dispatch_begin(&d, lead(w), run_finish, names[w->how->op], CF_ALWAYS, NULL);
+    for (int32_t r = 0; r < w->group->size; r++) cf_dispatch_after(&d, w->joined[r]);
+    return enqueue(w, &d, k, 0, &unnoted);
+}
+
+static cfx_status enqueue_done(const work *w, int32_t k) {
+    cf_dispatch d;
+    cf_dispatch_begin(&d, lead(w), run_done, names[w->how->op], CF_ALWAYS, NULL);
+    cf_waits_event(&d.waits, (cf_event){&w->world->done, number_of(w, k)}, CF_ORDER);
+    return enqueue(w, &d, k, 0, &w->done[k]);
+}
+
+/* Makes sure of room for the commands of a stretch of parts, which are then enqueued without a wait.  From then on
+ * interrupts wait until the caller of the group resumes them. */
+static cfx_status room_for(const work *w, int32_t nparts) {
+    const cfx_context *context = w->world->context;
+    const size_t each = 4 * cf_queue_bytes(context->nopen * CF_QUEUES + 2, step_bytes(w->group)) * (size_t)nparts;
+    CF_TRY(cf_queue_room(lead(w), each));
+    for (int32_t r = 0; r < w->group->size; r++)
+        CF_TRY(cf_queue_room(cf_queue_at(w->group->devices[r], CF_COMM), each));
+    cf_interrupts_hold(&w->world->context->hub);
+    return CFX_OK;
+}
+
+/* The parts of one backward come one after another, and each is joined while the next is made; parts that are all there
+ * are published before the first of them is joined, so that no rank waits for another between two of them. */
+static cfx_status enqueue_all(work *w) {
+    for (int32_t k = 0; k < w->nparts;) {
+        int32_t end = k + 1;
+        while (end < w->nparts && end - k < AHEAD && w->parts[k].bucket < 0 && w->parts[end].bucket < 0) end++;
+        CF_TRY(room_for(w, end - k));
+        for (int32_t i = k; i < end; i++) CF_TRY(enqueue_publish(w, i));
+        for (int32_t i = k; i < end; i++) CF_TRY(enqueue_join(w, i));
+        for (int32_t i = k; i < end; i++) CF_TRY(enqueue_done(w, i));
+        k = end;
+    }
+    return CFX_OK;
+}
+
+static cfx_status enqueue_call(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
+    cf_world *world = cf_world_of(cf_context_of(group->devices[0]));
+    const cf_collective noted = {.op = CF_COMBINE_SUM,
+                                 .root = -1}; /* each replica, for the root is a place in all ranks */
+    void *memory;
+    CF_TRY(cf_alloc_zero((size_t)nparts + (size_t)group->size, sizeof(cf_event), &memory));
+    work w = {.group = group, .world = world, .how = how, .parts = parts, .nparts = nparts, .joined = memory};
+    w.done = w.joined + group->size;
+    cfx_status status = cf_parts_notable(group, &noted, nparts, parts, 1);
+    if (status == CFX_OK) {
+        w.call = record(world, how, nparts, parts);
+        w.first = world->parts + 1;
+        status = enqueue_all(&w);
+        world->parts += (uint64_t)nparts;
+        if (status != CFX_OK) /* the others would wait for the rest of it */
+            cf_control_break(world->control, world->meeting.rank, "rank %d of %d: %s", (int)world->meeting.rank,
+                             (int)world->meeting.size, cfx_error());
+        cf_queue_at(world->context->devices[0], CF_COMM)->promised = 0;
+        cf_parts_done(group);
+        for (int32_t k = 0; k < nparts; k++)
+            for (int32_t r = 0; r < group->size; r++) cf_part_note(&noted, &parts[k], r, 1, &w.done[k]);
+    }
+    free(memory);
+    return status;
+}
+
+/* ---- parts that no other process reaches ------------------------------------------------------------- */
+
+/* The parts of a call, some of them in copies. */
+typedef struct carriers {
+    cf_part *parts;
+    cfx_tensor *copies;    /* [nparts][size]; without a buffer: the part is not copied */
+    cfx_tensor *originals; /* [nparts][size]: the stretch itself, as a packed tensor */
+    cfx_tensor **handles;  /* [nparts][size] */
+    int64_t *offsets;      /* [nparts][size] */
+    void *memory;
+} carriers;
+
+static cfx_status carriers_new(int32_t size, int32_t nparts, const cf_part *parts, carriers *out) {
+    const size_t n = (size_t)size * (size_t)nparts;
+    CF_TRY(cf_alloc_zero(
+        1, (size_t)nparts * sizeof(cf_part) + n * (2 * sizeof(cfx_tensor) + sizeof(cfx_tensor *) + sizeof(int64_t)),
+        &out->memory));
+    out->copies = out->memory;
+    out->originals = out->copies + n;
+    out->parts = (cf_part *)(out->originals + n);
+    out->handles = (cfx_tensor **)(out->parts + nparts);
+    out->offsets = (int64_t *)(out->handles + n);
+    memcpy(out->parts, parts, (size_t)nparts * sizeof *parts);
+    return CFX_OK;
+}
+
+static bool reaches_all(const cf_part *part, int32_t size) {
+    for (int32_t r = 0; r < size; r++)
+        if (!cf_is_shareable(part->handles[(int64_t)r * part->stride])) return false;
+    return true;
+}
+
+/* A new place for the part, in memory that can be shared, with its value. */
+static cfx_status carry(const cf_part *part, int32_t r, cfx_tensor *original, cfx_tensor *copy) {
+    const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
+    *original = *handle; /* borrowed */
+    original->_dtype = (uint8_t)part->dtype;
+    original->_offset = part->offset[r] / cf_dtype_size(part->dtype);
+    original->_flags |= CFX_FLAG_VIEW;
+    cf_set_packed(original, 1, &part->n);
+    CF_TRY(cf_clone(original, copy));
+    return cf_make_shareable(copy);
+}
+
+/* Moves or copies what cannot be reached. */
+static cfx_status make_reachable(int32_t size, int32_t nparts, const cf_part *parts, carriers *c, bool *any) {
+    *any = false;
+    for (int32_t k = 0; k < nparts; k++) {
+        const cf_part *part = &parts[k];
+        if (part->n * cf_dtype_size(part->dtype) <= CF_SMALL_BYTES) continue;
+        bool can = true;
+        for (int32_t r = 0; r < size; r++) {
+            const cfx_tensor *x = part->handles[(int64_t)r * part->stride];
+            if (cf_is_shareable(x)) continue;
+            can = can && cf_can_share(x);
+            if (cf_can_share(x)) CF_TRY(cf_make_shareable(x));
+            c->parts[k].bucket = -1; /* its buckets' events are of the memory before */
+        }
+        if (can) continue;
+        *any = true;
+        cf_part *made = &c->parts[k];
+        made->handles = c->handles + (size_t)k * (size_t)size;
+        made->stride = 1;
+        made->offset = c->offsets + (size_t)k * (size_t)size;
+        for (int32_t r = 0; r < size; r++) {
+            const size_t at = (size_t)k * (size_t)size + (size_t)r;
+            CF_TRY(carry(part, r, &c->originals[at], &c->copies[at]));
+            c->handles[at] = &c->copies[at];
+        }
+    }
+    return CFX_OK;
+}
+
+static cfx_status bring_back(int32_t size, int32_t nparts, const carriers *c) {
+    for (int32_t k = 0; k < nparts; k++)
+        for (int32_t r = 0; r < size; r++) {
+            const size_t at = (size_t)k * (size_t)size + (size_t)r;
+            if (c->copies[at]._buffer) CF_TRY(cf_copy_make(&c->originals[at], &c->copies[at]));
+        }
+    return CFX_OK;
+}
+
+static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
+    cf_world *world = cf_world_of(cf_context_of(group->devices[0]));
+    const int32_t size = group->size;
+    bool reach = true, any;
+    carriers c;
+    const char *breach = cf_control_breach(world->control);
+    if (breach) return cf_fail(CFX_ESTATE, "the world is broken: %s", breach);
+    for (int32_t k = 0; k < nparts; k++)
+        reach = reach && (parts[k].n * cf_dtype_size(parts[k].dtype) <= CF_SMALL_BYTES || reaches_all(&parts[k], size));
+    if (reach) return enqueue_call(group, how, nparts, parts);
+    CF_TRY(carriers_new(size, nparts, parts, &c));
+    cfx_status status = make_reachable(size, nparts, parts, &c, &any);
+    if (status == CFX_OK) status = enqueue_call(group, how, nparts, c.parts);
+    if (status == CFX_OK && any) status = bring_back(size, nparts, &c);
+    for (int32_t k = 0; k < nparts * size; k++) cfx_release(&c.copies[k]);
+    free(c.memory);
+    return status;
+}
+
+const cf_way cf_way_shared = {.name = "shared", .by_layout = true, .combine = combine};
