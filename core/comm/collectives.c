@@ -6,6 +6,7 @@
 
 #include "comm/apart.h"
 #include "comm/group.h"
+#include "comm/shares.h"
 #include "comm/world.h"
 #include "tensor/buckets.h"
 #include "tensor/drift.h"
@@ -279,22 +280,12 @@ CFX_API cfx_status cfx_reduce_to(const char *op, int32_t root, int32_t replicas,
     return run("reduce", &how, replicas, n, leaves);
 }
 
-/* Writes each replica's share of all samples to `out`; *even: all have the same. */
-static cfx_status shares_of(const char *function, int32_t replicas, const double *weights, double *out, bool *even) {
-    double most = 0, total = 0;
-    int exponent = 0;
-    *even = true;
-    for (int32_t r = 0; r < replicas; r++) {
+/* The weights of replicas r = 0, 1, ... are numbers of samples. */
+static cfx_status check_weights(const char *function, int32_t replicas, const double *weights) {
+    for (int32_t r = 0; r < replicas; r++)
         if (!isfinite(weights[r]) || weights[r] < 0)
             return cf_fail(CFX_EARG, "%s: argument 'weights': expected 0 or more samples in replica %d, got %g",
                            function, r + 1, weights[r]);
-        *even = *even && weights[r] == weights[0];
-        most = fmax(most, weights[r]);
-    }
-    if (most == 0) return cf_fail(CFX_EARG, "%s: argument 'weights': all are 0: there is nothing to average", function);
-    frexp(most, &exponent); /* scaled by a power of two the sum stays finite, and counts stay exact */
-    for (int32_t r = 0; r < replicas; r++) total += out[r] = ldexp(weights[r], -exponent);
-    for (int32_t r = 0; r < replicas; r++) out[r] /= total;
     return CFX_OK;
 }
 
@@ -302,12 +293,23 @@ CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_
                                      cfx_tensor *const *leaves) {
     const char *function = root == -1 ? "allreduce" : "reduce";
     double shares[CF_MAX_DEVICES];
-    bool even = true;
     if (root != -1) CF_TRY(check_root(function, root, replicas, n > 0 ? leaves : NULL));
     CF_TRY(check_leaves(function, CF_COMBINE_AVG, replicas, n, leaves));
-    if (weights) CF_TRY(shares_of(function, replicas, weights, shares, &even));
-    const cf_collective how = {
-        .op = even ? CF_COMBINE_AVG : CF_COMBINE_WEIGHTED, .root = root, .scale = 1, .weights = even ? NULL : shares};
+    cf_collective how = {.op = CF_COMBINE_AVG, .root = root, .scale = 1};
+    if (!weights) return run(function, &how, replicas, n, leaves);
+    CF_TRY(check_weights(function, replicas, weights));
+    if (n > 0 && cf_is_worldwide(cf_context(leaves[0]))) { /* what is whose share is known when all ranks have come */
+        how.op = CF_COMBINE_WEIGHTED;
+        how.weights = weights;
+        return run(function, &how, replicas, n, leaves);
+    }
+    const cf_shares kind = cf_shares_of(replicas, weights, shares);
+    if (kind == CF_SHARES_NONE)
+        return cf_fail(CFX_EARG, "%s: argument 'weights': all are 0: there is nothing to average", function);
+    if (kind == CF_SHARES_UNEVEN) {
+        how.op = CF_COMBINE_WEIGHTED;
+        how.weights = shares;
+    }
     return run(function, &how, replicas, n, leaves);
 }
 

@@ -60,7 +60,6 @@ cfx_status cf_group_for(const char *function, int32_t replicas, cfx_device *cons
             if (!devices[r]->backend->host_memory)
                 return cf_fail(CFX_ESTATE, "%s: %s: processes join replicas on CPUs only, so far", function,
                                devices[r]->name);
-        if (is_weighted) return cf_fail(CFX_ESTATE, "%s: processes have no weighted mean, so far", function);
         return cf_group_open(&cf_way_shared, replicas, devices, out);
     }
     if (!way)

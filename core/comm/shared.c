@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/shares.h"
 #include "comm/world.h"
 #include "device/scratch.h"
 #include "tensor/primitive.h"
@@ -24,11 +25,16 @@ typedef struct step {
     int64_t n;
     int32_t dtype, op, root;
     int32_t replicas, replica; /* of this rank; a slice: which of them is its device's */
-    bool is_small, is_weighted;
-    char *data[]; /* [replicas] */
+    bool is_small;
+    struct {
+        char *data;
+        double weight; /* of CF_COMBINE_WEIGHTED */
+    } own[];           /* [replicas] */
 } step;
 
-static size_t step_bytes(const cf_group *group) { return sizeof(step) + (size_t)group->size * sizeof(char *); }
+static size_t step_bytes(const cf_group *group) {
+    return sizeof(step) + (size_t)group->size * sizeof *((step *)NULL)->own;
+}
 
 static cf_notice *notice_of(const step *s, int32_t rank) {
     return &s->world->control->peer[rank].notice[s->number % CF_WORLD_SLOTS];
@@ -65,8 +71,9 @@ static cfx_status run_publish(cf_worker *worker, void *payload, bool poisoned) {
     notice->check = s->check;
     notice->replicas = s->replicas;
     for (int32_t r = 0; r < s->replicas; r++) {
-        if (s->is_small) memcpy(small_of(s, rank, r), s->data[r], bytes_of(s));
-        else notice->offset[r] = s->data[r] - world->arena[rank];
+        notice->weight[r] = s->own[r].weight;
+        if (s->is_small) memcpy(small_of(s, rank, r), s->own[r].data, bytes_of(s));
+        else notice->offset[r] = s->own[r].data - world->arena[rank];
     }
     cf_control_publish(world->control, rank);
     return CFX_OK;
@@ -129,9 +136,18 @@ typedef union join_call {
     char room[sizeof(cf_call) + CF_MAX_DEVICES * (sizeof(cf_view) + sizeof(double)) + sizeof(cf_combine_params)];
 } join_call;
 
-static void fill_params(const step *s, join_call *c) {
+/* The mean of equal weights is the plain one, to the bit. */
+static cfx_status fill_params(const step *s, join_call *c) {
     cf_combine_params *params = cf_call_params(&c->call);
+    double weights[CF_MAX_DEVICES];
+    int32_t n = 0;
     *params = (cf_combine_params){.op = s->op, .root = s->root};
+    if (s->op != CF_COMBINE_WEIGHTED) return CFX_OK;
+    for (int32_t r = 0; r < s->world->meeting.size; r++)
+        for (int32_t k = 0; k < notice_of(s, r)->replicas; k++) weights[n++] = notice_of(s, r)->weight[k];
+    const cf_shares kind = cf_shares_of(n, weights, params->weight);
+    if (kind == CF_SHARES_EVEN) params->op = CF_COMBINE_AVG;
+    return kind == CF_SHARES_NONE ? cf_fail(CFX_EARG, "all weights are 0: there is nothing to average") : CFX_OK;
 }
 
 /* The whole of a small part, for this rank's replicas, in memory of its own: all ranks do so at once. */
@@ -145,7 +161,7 @@ static cfx_status join_small(cf_worker *worker, step *s, join_call *c, int32_t f
     CF_TRY(worker->backend->kernels[CF_OP_combine](worker, &c->call));
     for (int32_t r = 0; r < s->replicas; r++)
         if (cf_combine_writes((cf_combine)s->op, s->root, first + r))
-            memcpy(s->data[r], c->call.v[first + r].data, bytes_of(s));
+            memcpy(s->own[r].data, c->call.v[first + r].data, bytes_of(s));
     return CFX_OK;
 }
 
@@ -170,7 +186,7 @@ static cfx_status join(cf_worker *worker, step *s) {
                          CF_MAX_DEVICES);
         return fail_broken(world);
     }
-    fill_params(s, &c);
+    CF_TRY(fill_params(s, &c));
     if (s->is_small) return s->replica == 0 ? join_small(worker, s, &c, first) : CFX_OK;
     return join_slice(worker, s, &c, first);
 }
@@ -237,6 +253,10 @@ static uint64_t record(cf_world *world, const cf_collective *how, int32_t nparts
     return cf_world_record(world, what);
 }
 
+static const char *function_of(const cf_collective *how) {
+    return how->op == CF_COMBINE_COPY ? "synchronize" : how->root >= 0 ? "reduce" : "allreduce";
+}
+
 /* ---- commands ---------------------------------------------------------------------------------------- */
 
 /* A call that is being enqueued. */
@@ -266,7 +286,10 @@ static void fill_step(const work *w, int32_t k, int32_t replica, step *s) {
                 .replicas = w->group->size,
                 .replica = replica};
     s->is_small = bytes_of(s) <= CF_SMALL_BYTES;
-    for (int32_t r = 0; r < w->group->size; r++) s->data[r] = cf_part_data(part, r);
+    for (int32_t r = 0; r < w->group->size; r++) {
+        s->own[r].data = cf_part_data(part, r);
+        s->own[r].weight = w->how->weights ? w->how->weights[r] : 1;
+    }
 }
 
 static cfx_status enqueue(const work *w, cf_dispatch *d, int32_t k, int32_t replica, cf_event *out) {
@@ -283,7 +306,7 @@ static uint64_t number_of(const work *w, int32_t k) { return w->first + (uint64_
 static cfx_status enqueue_publish(const work *w, int32_t k) {
     cf_dispatch d;
     cf_event unnoted;
-    cf_dispatch_begin(&d, lead(w), run_publish, names[w->how->op], CF_ALWAYS, NULL);
+    cf_dispatch_begin(&d, lead(w), run_publish, function_of(w->how), CF_ALWAYS, NULL);
     for (int32_t r = 0; r < w->group->size; r++) CF_TRY(cf_part_add(&d, &w->parts[k], r, true, true));
     const uint64_t number = number_of(w, k);
     if (number > CF_WORLD_SLOTS)
@@ -296,18 +319,19 @@ static cfx_status enqueue_join(const work *w, int32_t k) {
     cf_dispatch d;
     cf_event unnoted;
     for (int32_t r = 0; r < w->group->size; r++) {
-        cf_dispatch_begin(&d, cf_queue_at(w->group->devices[r], CF_COMM), run_join, names[w->how->op], CF_ALWAYS, NULL);
+        cf_dispatch_begin(&d, cf_queue_at(w->group->devices[r], CF_COMM), run_join, function_of(w->how), CF_ALWAYS,
+                          NULL);
         cf_waits_event(&d.waits, (cf_event){&w->world->ready, number_of(w, k)}, CF_ORDER);
         CF_TRY(enqueue(w, &d, k, r, &w->joined[r]));
     }
-    cf_dispatch_begin(&d, lead(w), run_finish, names[w->how->op], CF_ALWAYS, NULL);
+    cf_dispatch_begin(&d, lead(w), run_finish, function_of(w->how), CF_ALWAYS, NULL);
     for (int32_t r = 0; r < w->group->size; r++) cf_dispatch_after(&d, w->joined[r]);
     return enqueue(w, &d, k, 0, &unnoted);
 }
 
 static cfx_status enqueue_done(const work *w, int32_t k) {
     cf_dispatch d;
-    cf_dispatch_begin(&d, lead(w), run_done, names[w->how->op], CF_ALWAYS, NULL);
+    cf_dispatch_begin(&d, lead(w), run_done, function_of(w->how), CF_ALWAYS, NULL);
     cf_waits_event(&d.waits, (cf_event){&w->world->done, number_of(w, k)}, CF_ORDER);
     return enqueue(w, &d, k, 0, &w->done[k]);
 }

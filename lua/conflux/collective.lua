@@ -336,7 +336,7 @@ local function counts_of(fname, weights, n)
   if type(weights) ~= "table" then
     check.arg(fname, "weights", "a list of counts, or a batch of a DataLoader", describe(weights))
   end
-  local array, total = ffi.new("double[?]", n), 0
+  local array = ffi.new("double[?]", n)
   for i = 1, n do
     local count = weights[i]
     if type(count) == "table" then count = count.n end
@@ -344,12 +344,11 @@ local function counts_of(fname, weights, n)
       check.arg(fname, "weights", ("a count of 0 or more for each of %d replicas"):format(n),
         ("%s for replica %d"):format(describe(count), i))
     end
-    array[i - 1], total = count, total + count
+    array[i - 1] = count
   end
   if weights[n + 1] ~= nil then
     check.arg(fname, "weights", ("a count for each of %d replicas"):format(n), "more")
   end
-  if total == 0 then fail(fname, "argument 'weights': all are 0: there is nothing to average") end
   return array
 end
 
