@@ -19,7 +19,8 @@ void cf_control_init(cf_control *control, int32_t size) {
 
 static void ring_all(cf_control *control) {
     for (int32_t r = 0; r < control->size; r++)
-        for (int32_t d = 0; d < control->peer[r].ndevices; d++) cf_bell_ring(&control->peer[r].bell[d], true);
+        for (int32_t d = 0; d < atomic_load_explicit(&control->peer[r].nbells, memory_order_seq_cst); d++)
+            cf_bell_ring(&control->peer[r].bell[d], true);
 }
 
 /* Those who sleep until a part that has happened hear of it. */

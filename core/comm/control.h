@@ -43,6 +43,7 @@ typedef struct cf_peer {
     _Alignas(64) _Atomic int32_t state;      /* cf_rank_state */
     _Atomic uint64_t calls;                  /* that it has made: the last of its records */
     int32_t pid, ndevices;
+    _Atomic int32_t nbells;
     cf_bell bell[CF_MAX_DEVICES]; /* of its workers */
     cf_notice notice[CF_WORLD_SLOTS];
     cf_record record[CF_WORLD_RECORDS];

@@ -28,13 +28,16 @@ static cfx_status run_move(cf_worker *worker, void *payload, bool poisoned) {
 static cfx_status move_workers(cf_world *world, bool home) {
     cfx_context *context = world->context;
     cf_peer *peer = &world->control->peer[world->meeting.rank];
-    for (int32_t d = 0; d < context->ndevices; d++) {
-        cfx_device *device = context->devices[d];
+    int32_t n = 0;
+    for (int32_t d = 0; d < context->nopen && n < CF_MAX_DEVICES; d++) {
+        cfx_device *device = context->open[d];
         void *payload;
-        if (device->backend->streams) continue;
+        if (!device->backend->host_memory) continue;
         CF_TRY(cf_queue_reserve(cf_queue_at(device, CF_COMM), run_move, "join", CF_ALWAYS, NULL, 0,
                                 sizeof(move_command), &payload));
-        *(move_command *)payload = (move_command){&context->hub, &device->inbox.worker, home ? NULL : &peer->bell[d]};
+        *(move_command *)payload = (move_command){&context->hub, &device->inbox.worker, home ? NULL : &peer->bell[n]};
+        n++;
+        if (!home) atomic_store(&peer->nbells, n); /* before its worker sleeps there */
         cf_event_settle(cf_queue_commit(cf_queue_at(device, CF_COMM)));
     }
     return CFX_OK;
@@ -120,9 +123,9 @@ CFX_API cfx_status cfx_world_join(cfx_context *context, const cfx_world_options 
 CFX_API cfx_status cfx_world_leave(cfx_context *context) {
     cf_world *world = cf_world_of(context);
     if (!world) return cf_fail(CFX_ESTATE, "world: this context is in none");
-    CF_TRY(cfx_sync(context, NULL));
-    leave(&world->dependent);
-    return CFX_OK;
+    const cfx_status status = cfx_sync(context, NULL);
+    if (status != CFX_EINTERRUPT) leave(&world->dependent); /* a broken world is left, too */
+    return status;
 }
 
 CFX_API void cfx_world(const cfx_context *context, cfx_world_info *out) {

@@ -46,6 +46,9 @@ static char *small_of(const step *s, int32_t rank, int32_t replica) {
 
 static size_t bytes_of(const step *s) { return (size_t)(s->n * cf_dtype_size(s->dtype)); }
 
+/* All parts of a world are published, and done, in one queue, in their order: cpu:0's, which every context has. */
+static cf_queue *lead_of(const cf_world *world) { return cf_queue_at(world->context->open[0], CF_COMM); }
+
 /* ---- publishing -------------------------------------------------------------------------------------- */
 
 static cfx_status fail_broken(cf_world *world) { return cf_fail(CFX_EFAULT, "%s", cf_control_breach(world->control)); }
@@ -57,7 +60,7 @@ static cfx_status run_publish(cf_worker *worker, void *payload, bool poisoned) {
     const int32_t rank = world->meeting.rank;
     (void)worker;
     if (poisoned) {
-        const cf_fault *fault = cf_timeline_fault(&cf_queue_at(world->context->devices[0], CF_COMM)->timeline);
+        const cf_fault *fault = cf_timeline_fault(&lead_of(world)->timeline);
         char where[160] = "";
         if (fault && fault->line > 0) snprintf(where, sizeof where, " at %s:%d", fault->source, (int)fault->line);
         cf_control_break(world->control, rank, "rank %d of %d (pid %d) failed%s: %s", (int)rank,
@@ -271,7 +274,7 @@ typedef struct work {
     cf_event *done;       /* [nparts] */
 } work;
 
-static cf_queue *lead(const work *w) { return cf_queue_at(w->world->context->devices[0], CF_COMM); }
+static cf_queue *lead(const work *w) { return lead_of(w->world); }
 
 static void fill_step(const work *w, int32_t k, int32_t replica, step *s) {
     const cf_part *part = &w->parts[k];
@@ -380,7 +383,7 @@ static cfx_status enqueue_call(cf_group *group, const cf_collective *how, int32_
         if (status != CFX_OK) /* the others would wait for the rest of it */
             cf_control_break(world->control, world->meeting.rank, "rank %d of %d: %s", (int)world->meeting.rank,
                              (int)world->meeting.size, cfx_error());
-        cf_queue_at(world->context->devices[0], CF_COMM)->promised = 0;
+        lead(&w)->promised = 0;
         cf_parts_done(group);
         for (int32_t k = 0; k < nparts; k++)
             for (int32_t r = 0; r < group->size; r++) cf_part_note(&noted, &parts[k], r, 1, &w.done[k]);

@@ -23,10 +23,11 @@ struct cf_watcher {
     cf_world *world;
     cfx_log log;
     pthread_t thread;
-    int stop;                  /* an event: the thread is to end */
-    int process[CF_MAX_RANKS]; /* descriptors of the others' processes; -1: there is none */
-    uint64_t ready, done;      /* the counts at the last look */
-    double still;              /* seconds of looks since they moved, while this rank waits for others */
+    int stop;                      /* an event: the thread is to end */
+    int process[CF_MAX_RANKS];     /* descriptors of the others' processes; -1: there is none */
+    bool has_closed[CF_MAX_RANKS]; /* its socket has ended */
+    uint64_t ready, done;          /* the counts at the last look */
+    double still;                  /* seconds of looks since they moved, while this rank waits for others */
     bool has_warned;
 };
 
@@ -153,7 +154,7 @@ static void *watch(void *argument) {
         int32_t of[1 + 2 * CF_MAX_RANKS];
         nfds_t n = 1;
         for (int32_t r = 0; r < m->size; r++) {
-            const int files[] = {w->process[r], m->rank == 0 || r == 0 ? m->socket[r] : -1};
+            const int files[] = {w->process[r], w->has_closed[r] ? -1 : m->socket[r]};
             for (int k = 0; k < 2; k++) {
                 if (files[k] < 0) continue;
                 /* of a socket its end alone is news: letters are the next meeting's */
@@ -163,12 +164,12 @@ static void *watch(void *argument) {
         }
         if (poll(polled, n, LOOK_MS) < 0 && errno != EINTR) usleep(LOOK_MS * 1000);
         if (polled[0].revents) break;
-        bool gone = false;
         for (nfds_t k = 1; k < n; k++) {
             if (!(polled[k].revents & (POLLIN | POLLHUP | POLLERR))) continue;
-            ended(w, of[k]);
-            gone = true;
-            if (polled[k].fd == w->process[of[k]]) { /* it is told once */
+            ended(w, of[k]); /* once of each */
+            if (polled[k].fd != w->process[of[k]]) {
+                w->has_closed[of[k]] = true;
+            } else {
                 close(w->process[of[k]]);
                 w->process[of[k]] = -1;
             }
@@ -176,7 +177,6 @@ static void *watch(void *argument) {
         const double at = now();
         look(w, at - before);
         before = at;
-        if (gone) usleep(LOOK_MS * 1000); /* a socket that has ended stays so */
     }
     return NULL;
 }

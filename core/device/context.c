@@ -82,6 +82,8 @@ CFX_API cfx_status cfx_devices_set(cfx_context *context, const char *spec) {
     int32_t n, before = context->ndevices;
     cfx_device *old[CF_MAX_DEVICES];
     CF_TRY(cf_spec_names(spec, names, &n));
+    if (context->worlds.first)
+        return cf_fail(CFX_ESTATE, "devices: they are chosen before the world is joined: other processes know them");
     for (int32_t i = 0; i < context->nopen; i++) {
         bool stays = strcmp(context->open[i]->name, "cpu:0") == 0;
         for (int32_t j = 0; j < n; j++) stays = stays || strcmp(context->open[i]->name, names[j]) == 0;

@@ -1,6 +1,6 @@
 --- The time of a training step, beside the time of its arithmetic alone.
 --
---     build/bin/conflux scripts/bench/mlp.lua [--quick] [--crowded]
+--     build/bin/conflux scripts/bench/mlp.lua [--quick] [--crowded | --ranks]
 --
 -- Two multilayer perceptrons train by data parallelism (withgradient, allreduce, update) on one device with all
 -- cores and on two that share them:
@@ -17,6 +17,10 @@
 -- With --crowded other programs want the cores, too: two loops that never end, in sessions of their own.  Blocks of
 -- steps on one device take turns with the same in a process whose threads never spin (OMP_WAIT_POLICY=passive), which
 -- is as fast as it gets there; each begins with a second in which the engine finds out how busy the machine is.
+--
+-- With --ranks blocks of steps on two devices of one process take turns with blocks of two processes that conflux-run
+-- starts, of one core each.  There blocks whose gradients are joined take turns with blocks of ranks that do not talk.
+-- mlp64_2rank_over_silent and mlp64_2rank_over_2dev are medians of the blocks' ratios.
 --
 -- fashion_2dev_samples_per_s is what scripts/fashion.lua reports of its second epoch, its data loader included;
 -- its floor is that of mlp64.
@@ -104,6 +108,52 @@ end
 
 if options[1] == "--crowded" then
   crowded()
+  os.exit(0)
+end
+
+-- ---- two processes: mlp.lua --rank NAME is one of them -----------------------------------------------------------
+
+-- Prints microseconds a step of ranks that talk, and of ranks that do not: rank 0's, which waits for the other.
+if options[1] == "--rank" then
+  local core = require "conflux.core"
+  assert(core.C.cfx_world_join(core.context(), nil) == 0, "the ranks do not meet")
+  local step = bench.trainer(cf, bench.cases[options[2]])
+  step_block(step)
+  local talking, silent = {}, {}
+  for b = 1, 3 do
+    talking[b] = step_block(step)
+    core.C.cfx_world_scope(core.context(), 1)
+    silent[b] = step_block(step)
+    core.C.cfx_world_scope(core.context(), 0)
+  end
+  if os.getenv "CONFLUX_RANK" == "0" then print(("%.17g %.17g"):format(bench.median(talking), bench.median(silent))) end
+  os.exit(0)
+end
+
+local function rank_block(name)
+  local launcher = bench.program():match "^.*/" .. "conflux-run"
+  local command = ("'%s' -n 2 --devices cpu -- '%s' '%s' --rank %s%s"):format(launcher, bench.program(), arg[0], name,
+    options.quick and " --quick" or "")
+  local pipe = assert(io.popen(command))
+  local talking, silent = pipe:read("*a"):match "(%S+) (%S+)\n$"
+  pipe:close()
+  return assert(tonumber(talking), "no times came from: " .. command), tonumber(silent)
+end
+
+if options[1] == "--ranks" then
+  local name = "mlp64"
+  cf.devices "cpu*2"
+  local step, us, over_silent, over_devices = bench.trainer(cf, bench.cases[name]), {}, {}, {}
+  step_block(step)
+  for b = 1, math.min(BLOCKS, 7) do
+    local devices = step_block(step)
+    local silent
+    us[b], silent = rank_block(name)
+    over_silent[b], over_devices[b] = us[b] / silent, us[b] / devices
+  end
+  bench.figure(name .. "_2rank_us", bench.median(us), "us")
+  bench.figure(name .. "_2rank_over_silent", bench.median(over_silent), "ratio")
+  bench.figure(name .. "_2rank_over_2dev", bench.median(over_devices), "ratio")
   os.exit(0)
 end
 
