@@ -55,13 +55,7 @@ cfx_status cf_group_for(const char *function, int32_t replicas, cfx_device *cons
     cfx_device *leaders[CF_MAX_DEVICES];
     int32_t n;
     const cf_way *way = way_of(replicas, devices, &n, leaders);
-    if (cf_is_worldwide(cf_context_of(devices[0]))) {
-        for (int32_t r = 0; r < replicas; r++)
-            if (!devices[r]->backend->host_memory)
-                return cf_fail(CFX_ESTATE, "%s: %s: processes join replicas on CPUs only, so far", function,
-                               devices[r]->name);
-        return cf_group_open(&cf_way_shared, replicas, devices, out);
-    }
+    if (cf_is_worldwide(cf_context_of(devices[0]))) return cf_group_open(&cf_way_shared, replicas, devices, out);
     if (!way)
         return cf_fail(CFX_EARG, "%s: %s and %s share no memory: replicas must lie on CPUs, or on GPUs", function,
                        leaders[0]->name, leaders[1]->name);

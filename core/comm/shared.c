@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/carry.h"
 #include "comm/shares.h"
 #include "comm/world.h"
 #include "device/scratch.h"
-#include "tensor/primitive.h"
-#include "tensor/shareable.h"
 
 /* Parts whose data are all there are published so many at once, before the first is joined; less than the slots. */
 enum { AHEAD = CF_WORLD_SLOTS / 2 };
@@ -392,104 +391,19 @@ static cfx_status enqueue_call(cf_group *group, const cf_collective *how, int32_
     return status;
 }
 
-/* ---- parts that no other process reaches ------------------------------------------------------------- */
-
-/* The parts of a call, some of them in copies. */
-typedef struct carriers {
-    cf_part *parts;
-    cfx_tensor *copies;    /* [nparts][size]; without a buffer: the part is not copied */
-    cfx_tensor *originals; /* [nparts][size]: the stretch itself, as a packed tensor */
-    cfx_tensor **handles;  /* [nparts][size] */
-    int64_t *offsets;      /* [nparts][size] */
-    void *memory;
-} carriers;
-
-static cfx_status carriers_new(int32_t size, int32_t nparts, const cf_part *parts, carriers *out) {
-    const size_t n = (size_t)size * (size_t)nparts;
-    CF_TRY(cf_alloc_zero(
-        1, (size_t)nparts * sizeof(cf_part) + n * (2 * sizeof(cfx_tensor) + sizeof(cfx_tensor *) + sizeof(int64_t)),
-        &out->memory));
-    out->copies = out->memory;
-    out->originals = out->copies + n;
-    out->parts = (cf_part *)(out->originals + n);
-    out->handles = (cfx_tensor **)(out->parts + nparts);
-    out->offsets = (int64_t *)(out->handles + n);
-    memcpy(out->parts, parts, (size_t)nparts * sizeof *parts);
-    return CFX_OK;
-}
-
-static bool reaches_all(const cf_part *part, int32_t size) {
-    for (int32_t r = 0; r < size; r++)
-        if (!cf_is_shareable(part->handles[(int64_t)r * part->stride])) return false;
-    return true;
-}
-
-/* A new place for the part, in memory that can be shared, with its value. */
-static cfx_status carry(const cf_part *part, int32_t r, cfx_tensor *original, cfx_tensor *copy) {
-    const cfx_tensor *handle = part->handles[(int64_t)r * part->stride];
-    *original = *handle; /* borrowed */
-    original->_dtype = (uint8_t)part->dtype;
-    original->_offset = part->offset[r] / cf_dtype_size(part->dtype);
-    original->_flags |= CFX_FLAG_VIEW;
-    cf_set_packed(original, 1, &part->n);
-    CF_TRY(cf_clone(original, copy));
-    return cf_make_shareable(copy);
-}
-
-/* Moves or copies what cannot be reached. */
-static cfx_status make_reachable(int32_t size, int32_t nparts, const cf_part *parts, carriers *c, bool *any) {
-    *any = false;
-    for (int32_t k = 0; k < nparts; k++) {
-        const cf_part *part = &parts[k];
-        if (part->n * cf_dtype_size(part->dtype) <= CF_SMALL_BYTES) continue;
-        bool can = true;
-        for (int32_t r = 0; r < size; r++) {
-            const cfx_tensor *x = part->handles[(int64_t)r * part->stride];
-            if (cf_is_shareable(x)) continue;
-            can = can && cf_can_share(x);
-            if (cf_can_share(x)) CF_TRY(cf_make_shareable(x));
-            c->parts[k].bucket = -1; /* its buckets' events are of the memory before */
-        }
-        if (can) continue;
-        *any = true;
-        cf_part *made = &c->parts[k];
-        made->handles = c->handles + (size_t)k * (size_t)size;
-        made->stride = 1;
-        made->offset = c->offsets + (size_t)k * (size_t)size;
-        for (int32_t r = 0; r < size; r++) {
-            const size_t at = (size_t)k * (size_t)size + (size_t)r;
-            CF_TRY(carry(part, r, &c->originals[at], &c->copies[at]));
-            c->handles[at] = &c->copies[at];
-        }
-    }
-    return CFX_OK;
-}
-
-static cfx_status bring_back(int32_t size, int32_t nparts, const carriers *c) {
-    for (int32_t k = 0; k < nparts; k++)
-        for (int32_t r = 0; r < size; r++) {
-            const size_t at = (size_t)k * (size_t)size + (size_t)r;
-            if (c->copies[at]._buffer) CF_TRY(cf_copy_make(&c->originals[at], &c->copies[at]));
-        }
-    return CFX_OK;
-}
+/* ---- the call ---------------------------------------------------------------------------------------- */
 
 static cfx_status combine(cf_group *group, const cf_collective *how, int32_t nparts, const cf_part *parts) {
-    cf_world *world = cf_world_of(cf_context_of(group->devices[0]));
-    const int32_t size = group->size;
-    bool reach = true, any;
-    carriers c;
-    const char *breach = cf_control_breach(world->control);
+    cfx_context *context = cf_context_of(group->devices[0]);
+    const char *breach = cf_control_breach(cf_world_of(context)->control);
+    cf_carried c;
     if (breach) return cf_fail(CFX_ESTATE, "the world is broken: %s", breach);
-    for (int32_t k = 0; k < nparts; k++)
-        reach = reach && (parts[k].n * cf_dtype_size(parts[k].dtype) <= CF_SMALL_BYTES || reaches_all(&parts[k], size));
-    if (reach) return enqueue_call(group, how, nparts, parts);
-    CF_TRY(carriers_new(size, nparts, parts, &c));
-    cfx_status status = make_reachable(size, nparts, parts, &c, &any);
+    if (cf_are_reachable(group, nparts, parts, CF_SMALL_BYTES)) return enqueue_call(group, how, nparts, parts);
+    CF_TRY(cf_carry(group, nparts, parts, CF_SMALL_BYTES, &c));
+    cfx_status status = cf_group_open(&cf_way_shared, group->size, c.devices, &group);
     if (status == CFX_OK) status = enqueue_call(group, how, nparts, c.parts);
-    if (status == CFX_OK && any) status = bring_back(size, nparts, &c);
-    for (int32_t k = 0; k < nparts * size; k++) cfx_release(&c.copies[k]);
-    free(c.memory);
+    if (status == CFX_OK) status = cf_carry_back(&c);
+    cf_carried_free(&c);
     return status;
 }
 
