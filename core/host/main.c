@@ -56,10 +56,19 @@ static void show_lines(void) {
 
 /* ---- running --------------------------------------------------------------------------------------- */
 
+/* The other ranks of a world hear why this one ends, rather than that it has left. */
+static void tell_ranks(lua_State *L, const char *message) {
+    char line[512];
+    cfx_context *context = atomic_load(&cf_host_of(L)->context);
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(message, "\n"), message);
+    if (context) cfx_world_fail(context, line);
+}
+
 /* Prints the error that `status` stands for. */
 static bool report(lua_State *L, int status) {
     if (status == 0) return true;
     const char *message = cf_run_message(L);
+    tell_ranks(L, message ? message : "its script has ended by an error");
     if (message) cf_report(message);
     lua_pop(L, 1);
     return false;

@@ -407,6 +407,7 @@ end
 local function reduce_list(fname, op, root, list, options)
   local replicas = count_of(fname, list, options)
   local array, n, kept, elements
+  if core.world then core.at_line(1) end -- other ranks' messages tell it
   if type(op) == "string" then array, n, kept = known_leaves(list, replicas) end
   if not array then elements = elements_of(fname, list, replicas, true) end
   if fname == "reduce" then root = root_of(fname, list, replicas, root) end
@@ -519,6 +520,7 @@ end
 ---@return conflux.Replicas replicas
 local function synchronize(replicas, root)
   local count = count_of("synchronize", replicas)
+  if core.world then core.at_line(1) end
   if synchronize_made(replicas, count, root) then return replicas end
   local elements = elements_of("synchronize", replicas, count, false)
   root = root_of("synchronize", replicas, count, root or 1)

@@ -435,6 +435,7 @@ end
 function core.devices(spec)
   get_context()
   if spec then
+    if core.world then raise "conflux.devices: cannot be changed in a world of processes: leave it first" end
     if stream ~= 0 then raise "conflux.devices: cannot be changed inside withdevices" end
     collectgarbage() -- tensors that nobody holds do not keep a device
     local st = C.cfx_devices_set(context, spec)
@@ -467,7 +468,7 @@ function core.finish()
   if st ~= 0 then error("a fault that nobody has read: " .. failure(st), 0) end
 end
 
---- Marks what is enqueued next with the script's line, for faults found later.
+--- Marks what is enqueued next with the script's line, for faults found later, and for ranks that wait for it.
 ---@param frames? integer  how many are Conflux's for sure, the caller's included: looking at one takes a microsecond
 function core.at_line(frames)
   local source, line = caller((frames or 0) + 3)

@@ -42,12 +42,15 @@ cf.nn       = require "conflux.nn"
 cf.zoo      = require "conflux.zoo"
 cf.optim    = require "conflux.optim"
 cf.data     = require "conflux.data"
+cf.dist     = require "conflux.dist"
 cf.metrics  = require "conflux.metrics"
 cf.progress = require "conflux.progress"
 
 local names = require "conflux.names"
 names.guard(cf, "cf.")
-for _, room in ipairs {"nn", "zoo", "optim", "data", "metrics", "tree"} do names.guard(cf[room], room .. ".") end
+for _, room in ipairs {"nn", "zoo", "optim", "data", "dist", "metrics", "tree"} do
+  names.guard(cf[room], room .. ".")
+end
 names.guard(cf.nn.init, "nn.init.")
 names.guard(cf.data.transforms, "data.transforms.")
 names.add(tensor, "x:") -- tensors raise by themselves, behind their fields

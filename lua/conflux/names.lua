@@ -45,8 +45,7 @@ local THEIRS = {
   softsign = ACTIVATION, swish = "cf.silu", leaky_relu = "cf.leakyrelu", log_softmax = "cf.logsoftmax",
   relu6 = "x:clamp(0, 6)",
   hardtanh = "x:clamp(-1, 1)", dataparallel = "cf.replicate(model)", distributeddataparallel = "cf.replicate(model)",
-  dist = "Conflux runs in one process so far: cf.replicate and cf.withdevices",
-  distributed = "Conflux runs in one process so far: cf.replicate and cf.withdevices",
+  distributed = "cf.dist, over processes, and cf.replicate with cf.withdevices, over devices",
   -- losses
   cross_entropy = "nn.crossentropy(logits, ids)", crossentropyloss = "nn.crossentropy(logits, ids)",
   logitcrossentropy = "nn.crossentropy(logits, ids)", nllloss = "nn.crossentropy, of logits",

@@ -519,4 +519,12 @@ function Plan:gradient()
   return g, watched
 end
 
-return {of = of, leaves = leaves, layout_of = layout_of, same_form = same_form, same_schema = same_schema}
+--- The plan that a gradient or state was made by, or nil.
+---@param x table
+---@return conflux.Plan?
+local function origin(x)
+  return origins[x]
+end
+
+return {of = of, leaves = leaves, origin = origin, layout_of = layout_of,
+  same_form = same_form, same_schema = same_schema}

@@ -139,7 +139,8 @@ end
 function advance(run, task, ...)
   enter(run)
   core.task = task
-  core.set_default(task.device, task.i)
+  -- in a world streams go on from rank to rank
+  core.set_default(task.device, core.world and core.world.before + task.i or task.i)
   return took(run, task, resume(task.co, ...))
 end
 

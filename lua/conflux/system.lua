@@ -65,6 +65,11 @@ function system.seed(n)
   C.cfx_seed(core.context(), unpack("seed", "n", n))
 end
 
+-- C's number of the stream at that position of a state: in a world devices' streams go on from rank to rank.
+local function stream_of(position)
+  return position > 1 and core.world and core.world.before + position - 1 or position - 1
+end
+
 --- The state of the random streams, a table that `cf.rng` and `cf.save` take: position 1 is the shared stream,
 -- i + 1 that of device i.  With `state`, goes back to it.
 --
@@ -93,14 +98,14 @@ function system.rng(state)
         n == 0 and "none" or ("that of a run on %d"):format(n - 1))
     end
     for i = 1, n do
-      local st = C.cfx_rng_set(context, i - 1, unpack("rng", "seed", state[i].seed),
+      local st = C.cfx_rng_set(context, stream_of(i), unpack("rng", "seed", state[i].seed),
         unpack("rng", "position", state[i].position))
       if st ~= 0 then core.settle(st) end
     end
   end
   local now = {}
   for i = 0, C.cfx_device_count(context) do
-    C.cfx_rng_get(context, i, seed, position)
+    C.cfx_rng_get(context, stream_of(i + 1), seed, position)
     now[i + 1] = {seed = pack(seed[0]), position = pack(position[0])}
   end
   return now
