@@ -49,7 +49,7 @@ end
 
 -- ---- tensors --------------------------------------------------------------------------------------------------
 
--- Enqueues it.  What it returns second must live until C is done.
+-- Enqueues it.  Its second result must live until C is done.
 local function combine(op, root, n, array, kept)
   if root then return C.cfx_reduce_to(op, root, 1, n, array), kept end
   return C.cfx_allreduce(op, 1, n, array), kept
@@ -171,7 +171,7 @@ local function join(fname, w, op, root, x)
   return x
 end
 
--- What `into` names, with x's values; or x.
+-- Copies x to where `into` says, and returns that; or x.
 local function target(fname, x, into)
   if into == nil then return x end
   if type(x) == "number" then check.wrong(fname, "into", "nothing, as x is a number", into) end

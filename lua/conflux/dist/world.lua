@@ -21,7 +21,7 @@ local world = {}
 ---@field before integer      devices of the ranks before this one
 ---@field devices integer     of all ranks
 
--- What C knows: size 0 where there is none.
+-- The place that C knows: size 0 where there is none.
 local function place()
   local info = ffi.new "cfx_world_info"
   C.cfx_world(core.context(), info)
@@ -35,7 +35,7 @@ function world.required(fname)
   return core.world or fail("dist." .. fname, "this process is in no world yet: call cf.dist.init() first")
 end
 
--- ---- what ranks tell each other -----------------------------------------------------------------------------
+-- ---- exchange -----------------------------------------------------------------------------------------------
 
 local number_t, pointer_t = core.dtype.float64, ffi.typeof "cfx_tensor *[1]"
 local cells_t, bytes_t = ffi.typeof "double[?]", ffi.typeof "uint8_t[?]"
@@ -254,7 +254,7 @@ function world.local_size() return world.required("local_size").local_size end
 ---@return integer
 function world.hosts() return world.required("hosts").size / world.required("hosts").local_size end
 
---- What ranks may do to reach each other; options change it.  Returns what holds.
+--- The ways in which ranks reach each other; options change them.  Returns what holds.
 ---@param o? {gpu_aware: boolean?}  gpu_aware: GPUs' memory is given to MPI as it is; false, as there is no MPI here
 ---@return {gpu_aware: boolean}
 function world.config(o)
