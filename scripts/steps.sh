@@ -37,6 +37,28 @@ step() {
   fi
 }
 
+# early NAME COMMAND...: begins a command beside the steps that follow, which it leaves the processor to; those begun
+# later wait for it.  `ended NAME` is the step that takes its output and its end.
+declare -A early_job
+early_last=
+early() {
+  local name=$1 before=$early_last
+  shift
+  (
+    [[ -z $before ]] || tail --pid="$before" -f /dev/null
+    renice -n 10 $BASHPID >/dev/null
+    "$@"
+  ) >"$logs/early-${name// /-}.log" 2>&1 </dev/null &
+  early_job[$name]=$!
+  early_last=$!
+}
+ended() {
+  wait "${early_job[$1]}"
+  local status=$?
+  cat "$logs/early-${1// /-}.log"
+  return $status
+}
+
 # The last line; false if anything failed.
 total() {
   echo "$passed passed, $failed failed"
