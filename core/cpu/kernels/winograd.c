@@ -20,7 +20,7 @@
  * A unit of work is a group of tiles and a stretch of the channels that are made (forwards), or a square of channels and
  * a part of the tiles (by weights).  It transforms what it reads, some of it as other units do, into a room in the
  * second-level cache: no thread waits for another, and transformed weights, which are larger than the weights, never
- * go to memory.  What is added to what, and in which order, the shape alone says: any team makes the same bits.
+ * go to memory.  The shape alone says which numbers are added, and in which order: any team makes the same bits.
  */
 #include "cpu/kernels/winograd.h"
 
@@ -505,7 +505,7 @@ static void run_slopes(cf_worker *worker, const cf_winograd *conv, float *room) 
 
 /* ---- convolutions ------------------------------------------------------------------------------------------- */
 
-/* What it takes, in multiplications: those of the small kernels, whose tiles are filled up, and as many as a channel's
+/* The time of it, in multiplications: those of the small kernels, whose tiles are filled up, and as many as a channel's
  * transform takes, that of a weight, and the search for a tile's pixels (measured with AVX2 and AVX-512). */
 static double cost_of(const cf_conv *f) {
     enum { CHANNEL = 50, WEIGHT = 160, SEARCH = 2000 };
