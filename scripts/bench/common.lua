@@ -68,6 +68,16 @@ function bench.now() return read_clock(1) end -- CLOCK_MONOTONIC
 ---@return number
 function bench.worked() return read_clock(3) end -- CLOCK_THREAD_CPUTIME_ID
 
+--- The most bytes of memory that this process has held at once.
+---@return integer
+function bench.peak()
+  for line in io.lines "/proc/self/status" do
+    local kilobytes = line:match "^VmHWM:%s*(%d+) kB"
+    if kilobytes then return tonumber(kilobytes) * 1024 end
+  end
+  error("/proc/self/status has no VmHWM", 0)
+end
+
 ---@param list number[]
 ---@return number
 function bench.median(list)

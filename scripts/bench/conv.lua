@@ -4,10 +4,11 @@
 --
 -- ResNet's shapes, batch 8, float32, on one CPU device with all cores, each forwards and as a step: forwards, and
 -- the gradients by image and by weight, of the stem by weight alone.  A figure is the median of 9 blocks of about 0.2
--- seconds; its floor, a block of which follows each, is the same convolutions by the primitives that oneDNN makes for
--- them, called directly on buffers of their own with weights that lie in oneDNN's format already (floor.c, in a process
--- of its own).  So the ratio shows what dispatch, reordering the weights and their gradients, and the tape cost;
--- and, in a step, the sum that is its loss, and that sum's gradient.
+-- seconds; its floor, a block of which follows each, is the same convolutions by the direct primitives that oneDNN
+-- makes for them, called on buffers of their own with weights that lie in oneDNN's format already (floor.c, in a
+-- process of its own).  So the ratio shows what dispatch, reordering the weights and their gradients, and the tape
+-- cost; and, in a step, the sum that is its loss, and that sum's gradient.  conv2 to conv5 go by Winograd's method,
+-- which needs fewer multiplications than the floor: there it shows what that saves, too.
 
 local bench = dofile((arg[0]:match "^.*/" or "") .. "common.lua")
 local options = bench.options()

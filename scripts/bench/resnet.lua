@@ -1,19 +1,26 @@
 --- The time of a training step of ResNet-34, beside the time of its convolutions alone.
 --
---     build/bin/conflux scripts/bench/resnet.lua [--quick] [--loader]
+--     build/bin/conflux scripts/bench/resnet.lua [--quick] [--loader | --serve train | --serve eval]
 --
 -- ResNet-34 trains by data parallelism (withgradient, allreduce, update with momentum) on 8 images of 224 x 224 a
 -- device, float32: on one device with all cores, and on two that share them.  A figure is the median of 7 steps.
 --
--- The floor is the same step's convolutions without Conflux (floor.c), forwards and backwards, called directly in
--- oneDNN, each on buffers of its own, with weights that lie in oneDNN's format already.  It runs in a process of its
--- own, after each step, so that whatever else the machine does hits both.
+-- The floor is the same step's convolutions by oneDNN's direct primitives without Conflux (floor.c), forwards and
+-- backwards, each on buffers of its own, with weights that lie in oneDNN's format already.  It runs in a process of its
+-- own, after each step, so that whatever else the machine does hits both.  A whole step may take less: Conflux makes
+-- most of these convolutions by Winograd's method.
 --
 -- Beside them stand the parts of the step on one device, each family of layers alone, forwards and backwards, on the
--- shapes that the network gives it: convolution (the floor), reorder (what Conflux's convolutions take beyond it),
--- normalisation, pooling, update; rest is what the step takes beyond their sum.
+-- shapes that the network gives it: convolution, normalisation, pooling, update; rest is what the step takes beyond
+-- their sum.
+--
+-- resnet34_1dev_peak_bytes is what the device's tensors took at most, resnet34_1dev_process_peak_bytes what the process
+-- did, and resnet34_1dev_process_growth_bytes that without what it had when it had loaded Conflux.
 --
 -- resnet34_folded_images_per_s is evaluation after nn.fold.
+--
+-- With --serve it makes a step on one device, or an evaluation of the folded network, for each line that it reads, and
+-- answers with its seconds and both of the process's bytes: peer_resnet.py has it take turns with PyTorch.
 --
 -- With --loader steps on one batch that stays take turns with steps on batches of a DataLoader, which decodes pictures
 -- of 500 x 375 and cuts them (a random resized crop, flipped at random) by one thread while the step runs.
@@ -30,6 +37,8 @@ if options.quick then STEPS, BATCH, SIZE, WIDTH = 2, 2, 64, 16 end -- the floor 
 local cf = require "conflux"
 local nn, optim = cf.nn, cf.optim
 local ffi = require "ffi"
+
+local LOADED = bench.peak()
 
 local function images() return cf.randn(BATCH, SIZE, SIZE, 3) end
 
@@ -159,15 +168,23 @@ local function update()
   end))
 end
 
-local function parts(step, floor_us)
+local function parts(step)
   local conv, norm = part(nn.Conv), part(nn.BatchNorm)
   local pool, updated = part(nn.MaxPool) + part(nn.GlobalMeanPool), update()
-  bench.figure("resnet34_convolution_us", floor_us, "us")
-  bench.figure("resnet34_reorder_us", conv - floor_us, "us")
+  bench.figure("resnet34_convolution_us", conv, "us")
   bench.figure("resnet34_normalisation_us", norm, "us")
   bench.figure("resnet34_pooling_us", pool, "us")
   bench.figure("resnet34_update_us", updated, "us")
   bench.figure("resnet34_rest_us", step - conv - norm - pool - updated, "us")
+end
+
+-- A function that evaluates the folded network once.
+local function evaluator()
+  local folded, x = nn.fold(network()), images()
+  return function()
+    folded(x):release()
+    cf.sync()
+  end
 end
 
 -- ---- the loader -----------------------------------------------------------------------------------------------------
@@ -224,9 +241,22 @@ if options[1] == "--loader" then
   os.exit(0)
 end
 
+-- ---- turns ----------------------------------------------------------------------------------------------------------
+
+if options[1] == "--serve" then
+  cf.devices "cpu"
+  local run = options[2] == "train" and trainer() or evaluator()
+  for _ in io.lines() do
+    local us = micros(run)
+    print(("%.17g %d %d"):format(us / 1e6, bench.peak(), bench.peak() - LOADED))
+    io.flush()
+  end
+  os.exit(0)
+end
+
 -- ---- figures --------------------------------------------------------------------------------------------------------
 
-local step, floor_us
+local step
 for devices, spec in ipairs {"cpu", "cpu*2"} do
   cf.devices(spec)
   local threads = cf.devices()[1].threads
@@ -237,16 +267,15 @@ for devices, spec in ipairs {"cpu", "cpu*2"} do
   bench.figure(prefix .. "over_floor", us / least, "ratio")
   bench.figure(prefix .. "images_per_s", devices * BATCH / us * 1e6, "images/s")
   if devices == 1 then
-    step, floor_us = us, least
+    step = us
     bench.figure(prefix .. "peak_bytes", cf.memory().peak, "bytes")
+    bench.figure(prefix .. "process_peak_bytes", bench.peak(), "bytes")
+    bench.figure(prefix .. "process_growth_bytes", bench.peak() - LOADED, "bytes")
   end
   collectgarbage()
   collectgarbage()
 end
 
 cf.devices "cpu"
-parts(step, floor_us)
-
-local folded, x = nn.fold(network()), images()
-bench.figure("resnet34_folded_images_per_s", BATCH / measure(function() folded(x):release() cf.sync() end) * 1e6,
-  "images/s")
+parts(step)
+bench.figure("resnet34_folded_images_per_s", BATCH / measure(evaluator()) * 1e6, "images/s")
