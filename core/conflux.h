@@ -525,6 +525,9 @@ typedef struct cfx_world_info {
 CFX_API cfx_status cfx_world_join(cfx_context *context, const cfx_world_options *options);
 /* Ends what is under way, and leaves.  A context that ends leaves, too. */
 CFX_API cfx_status cfx_world_leave(cfx_context *context);
+/* Where the world is broken: makes a world of the ranks that still live and call this, in their order; the others are
+ * given up, as late ones are.  Tensors that the broken collective was writing stay void.  A failure leaves the world. */
+CFX_API cfx_status cfx_world_shrink(cfx_context *context);
 /* Where the context stands. */
 CFX_API void cfx_world(const cfx_context *context, cfx_world_info *out);
 /* is_local 1: from here on collectives join this process's replicas alone; 0: those of all ranks. */

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -237,15 +236,6 @@ static cfx_status map_arenas(cf_world *world, const uint64_t *bytes, const int *
     return CFX_OK;
 }
 
-void cf_bootstrap_part(cf_world *world) {
-    for (int32_t r = 0; r < world->meeting.size; r++) {
-        if (r != world->meeting.rank && world->arena[r]) munmap(world->arena[r], world->bytes[r]);
-        world->arena[r] = NULL;
-    }
-    if (world->control) munmap(world->control, cf_control_bytes(world->meeting.size));
-    world->control = NULL;
-}
-
 static cfx_status check_hello(const cf_world *world, int32_t r, const received *got) {
     const letter *hello = &got->letter;
     if (hello->abi == CFX_ABI_VERSION && hello->rank == r && hello->size == world->meeting.size && got->nfiles == 1 &&
@@ -333,6 +323,6 @@ cfx_status cf_bootstrap_meet(cf_world *world) {
     free(memory);
     if (status == CFX_OK) return CFX_OK;
     refuse_all(world, cfx_error());
-    cf_bootstrap_part(world);
+    cf_world_unmap(world);
     return status;
 }

@@ -14,7 +14,5 @@ cfx_status cf_bootstrap_find(cf_meeting *out);
 /* Meets the other ranks: sets control, arenas and their sizes.  All ranks have come when it succeeds.  On failure
  * nothing is mapped. */
 cfx_status cf_bootstrap_meet(cf_world *world);
-/* Unmaps what meeting has mapped. */
-void cf_bootstrap_part(cf_world *world);
 
 #endif

@@ -1,6 +1,6 @@
 /* carry.h: parts that no other process reaches are carried to where all do.
  *
- * A buffer of a CPU's own pool moves into shareable memory, once.  What cannot move (memory of a host program, of a GPU,
+ * A buffer of a CPU's own pool moves into shareable memory, once.  Memory that cannot move (a host program's, a GPU's,
  * or whose address was told) is copied there, and the result is copied back.
  */
 #ifndef CF_COMM_CARRY_H

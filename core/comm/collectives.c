@@ -298,7 +298,7 @@ CFX_API cfx_status cfx_weighted_mean(const double *weights, int32_t root, int32_
     cf_collective how = {.op = CF_COMBINE_AVG, .root = root, .scale = 1};
     if (!weights) return run(function, &how, replicas, n, leaves);
     CF_TRY(check_weights(function, replicas, weights));
-    if (n > 0 && cf_is_worldwide(cf_context(leaves[0]))) { /* what is whose share is known when all ranks have come */
+    if (n > 0 && cf_is_worldwide(cf_context(leaves[0]))) { /* shares are known when all ranks have come */
         how.op = CF_COMBINE_WEIGHTED;
         how.weights = weights;
         return run(function, &how, replicas, n, leaves);

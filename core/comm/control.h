@@ -34,7 +34,7 @@ typedef struct cf_record {
     char source[128];
 } cf_record;
 
-typedef enum cf_rank_state { CF_RANK_IN = 1, CF_RANK_LEFT } cf_rank_state;
+typedef enum cf_rank_state { CF_RANK_IN = 1, CF_RANK_LEFT, CF_RANK_SHRINKS } cf_rank_state;
 
 /* A rank's own part. */
 typedef struct cf_peer {
@@ -57,12 +57,21 @@ typedef struct cf_breach {
     char why[1024];
 } cf_breach;
 
+/* The world that comes after a broken one. */
+enum { CF_NEXT_MADE = -1 };
+typedef struct cf_next {
+    _Atomic int32_t state;            /* 0, or 1 + the rank that makes it, or CF_NEXT_MADE */
+    int32_t size, rank[CF_MAX_RANKS]; /* of the old one, the first of which has the control in its arena */
+    int64_t offset;
+} cf_next;
+
 typedef struct cf_control {
     int32_t size;
     /* How many parts all ranks have told of, and how many all are through with. */
     _Alignas(64) cf_progress ready;
     _Alignas(64) cf_progress done;
     _Alignas(64) cf_breach breach;
+    cf_next next;
     cf_peer peer[]; /* [size] */
 } cf_control;
 

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "comm/bootstrap.h"
+#include "comm/shrink.h"
 #include "comm/watch.h"
 
 /* ---- bells ------------------------------------------------------------------------------------------- */
@@ -62,40 +63,51 @@ static cfx_status read_options(const cfx_world_options *given, cfx_world_options
     return CFX_OK;
 }
 
+/* This rank's place in the world is as bootstrap or shrink has made it. */
+static cfx_status begin(member *self) {
+    cf_world *world = &self->world;
+    cf_hub *hub = &world->context->hub;
+    world->parts = 0;
+    world->ready = (cf_timeline){.hub = hub, .progress = &world->control->ready};
+    world->done = (cf_timeline){.hub = hub, .progress = &world->control->done};
+    CF_TRY(cf_watcher_start(world, &self->watcher));
+    const cfx_status status = move_workers(world, false);
+    if (status == CFX_OK) return CFX_OK;
+    cf_watcher_stop(self->watcher);
+    return status;
+}
+
+/* Work that others wait for is done first; a rank that does not come is the watcher's business. */
+static void end(member *self) {
+    cfx_context *context = self->world.context;
+    for (int32_t i = 0; i < context->nopen; i++) cf_event_settle(cf_queue_last(cf_queue_at(context->open[i], CF_COMM)));
+    (void)move_workers(&self->world, true); /* the queues are empty, so there is room */
+    cf_watcher_stop(self->watcher);
+    self->watcher = NULL;
+}
+
 static void leave(cf_dependent *dependent) {
     member *self = (member *)dependent;
     cf_world *world = &self->world;
-    cfx_context *context = world->context;
     if (world->control) {
-        /* Work that others wait for is done first; a rank that does not come is the watcher's business */
-        for (int32_t i = 0; i < context->nopen; i++)
-            cf_event_settle(cf_queue_last(cf_queue_at(context->open[i], CF_COMM)));
+        end(self);
         atomic_store(&world->control->peer[world->meeting.rank].state, CF_RANK_LEFT);
-        (void)move_workers(world, true); /* the queues are empty, so there is room */
-        cf_watcher_stop(self->watcher);
-        cf_bootstrap_part(world);
+        cf_world_unmap(world);
     }
     cf_depend_no_more(&world->dependent);
-    cf_timeline_free(&world->ready);
-    cf_timeline_free(&world->done);
     free(self);
 }
 
 static cfx_status enter(member *self) {
     cf_world *world = &self->world;
-    cfx_context *context = world->context;
     if (world->meeting.size == 1) return CFX_OK;
-    CF_TRY(cf_context_share(context));
+    CF_TRY(cf_context_share(world->context));
     CF_TRY(cf_bootstrap_meet(world));
-    world->ready = (cf_timeline){.hub = &context->hub, .progress = &world->control->ready};
-    world->done = (cf_timeline){.hub = &context->hub, .progress = &world->control->done};
-    cfx_status status = cf_watcher_start(world, &self->watcher);
-    if (status == CFX_OK) status = move_workers(world, false);
+    const cfx_status status = begin(self);
     if (status == CFX_OK) return CFX_OK;
     cf_control_break(world->control, world->meeting.rank, "rank %d of %d could not join: %s", (int)world->meeting.rank,
                      (int)world->meeting.size, cfx_error());
-    cf_watcher_stop(self->watcher);
-    cf_bootstrap_part(world);
+    cf_world_unmap(world);
     return status;
 }
 
@@ -125,6 +137,21 @@ CFX_API cfx_status cfx_world_leave(cfx_context *context) {
     if (!world) return cf_fail(CFX_ESTATE, "world: this context is in none");
     const cfx_status status = cfx_sync(context, NULL);
     if (status != CFX_EINTERRUPT) leave(&world->dependent); /* a broken world is left, too */
+    return status;
+}
+
+CFX_API cfx_status cfx_world_shrink(cfx_context *context) {
+    member *self = (member *)cf_world_of(context);
+    if (!self) return cf_fail(CFX_ESTATE, "world: this context is in none");
+    cf_world *world = &self->world;
+    if (!world->control) return CFX_OK; /* alone */
+    if (!cf_control_breach(world->control))
+        return cf_fail(CFX_ESTATE, "world: all its ranks are there: nothing is to be left out");
+    if (cfx_sync(context, NULL) == CFX_EINTERRUPT) return CFX_EINTERRUPT; /* else it raises why the world broke */
+    end(self);
+    cfx_status status = cf_shrink(world);
+    if (status == CFX_OK) status = begin(self);
+    if (status != CFX_OK) leave(&world->dependent);
     return status;
 }
 

@@ -2,7 +2,18 @@
 #include "comm/world.h"
 
 #include <stdio.h>
+#include <sys/mman.h>
 #include <time.h>
+
+void cf_world_unmap(cf_world *world) {
+    const int32_t size = world->meeting.size;
+    if (world->control && !world->is_in_arena) munmap(world->control, cf_control_bytes(size));
+    world->control = NULL;
+    for (int32_t r = 0; r < size; r++) {
+        if (r != world->meeting.rank && world->arena[r]) munmap(world->arena[r], world->bytes[r]);
+        world->arena[r] = NULL;
+    }
+}
 
 /* ---- records ----------------------------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@ typedef struct cf_world {
     cf_meeting meeting;
     double timeout;      /* seconds; 0: none */
     cf_control *control; /* NULL in a world of one */
+    bool is_in_arena;    /* the first rank's: it is not mapped by itself */
     char *arena[CF_MAX_RANKS];
     size_t bytes[CF_MAX_RANKS];
     cf_timeline ready, done; /* the control's counts, as events */
@@ -39,6 +40,9 @@ static inline bool cf_is_worldwide(const cfx_context *context) {
 
 /* How many devices all ranks have together. */
 int32_t cf_world_devices(const cfx_context *context);
+
+/* Unmaps the control, and the arenas of others, but for those that are NULL. */
+void cf_world_unmap(cf_world *world);
 
 /* Notes a call of a collective, whose number it returns; `what` in words. */
 uint64_t cf_world_record(cf_world *world, const char *what);
