@@ -588,6 +588,8 @@ typedef struct cfx_loader_options {
     int32_t threads;  /* that make samples; 0: one, and of pictures half the cores */
     int32_t skip_bad; /* a bad sample is 0: replaced by the next of the epoch's order that is good; 1: left out */
     double max_bad;   /* bad samples an epoch may have, as a share of all; 0: the first one is an error */
+    int32_t shards;   /* devices of all processes that share each step; 0: these `devices` alone do */
+    int32_t first;    /* of them the place of this process's first */
 } cfx_loader_options;
 /* A loader over n CPU tensors of equal length, which it holds, and which cannot be written in place meanwhile.  Its own
  * threads gather the samples. */

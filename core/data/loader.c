@@ -2,7 +2,8 @@
  *
  * Step s of an epoch takes the next batch * devices samples of the epoch's order, device d the d-th part of
  * them.  The order is one permutation of (seed, epoch) over all samples, so that the number of devices changes
- * how samples are dealt, never their order.
+ * how samples are dealt, never their order.  Devices of several processes may share the steps; each process then makes
+ * the rows of its own devices.
  *
  * Threads write samples into a ring of slots (slots.h); cfx_loader_next sends a slot to the devices and gives it back.
  * Steps are counted from the epoch's first: those before `freed` lie in no slot any more, those before `taken` have been
@@ -53,7 +54,7 @@ struct cfx_loader {
     cfx_tensor *pins; /* one small tensor per device: a device that we deliver to must not vanish */
     cf_samples *samples;
     cf_slots slots;
-    int64_t total /* of a full step, all devices */, steps, allowed /* bad samples of an epoch */;
+    int64_t total /* of a full step, all devices of all processes */, steps, allowed /* bad samples of an epoch */;
     writer *writers;
     int32_t nwriters; /* that run */
 
@@ -68,6 +69,7 @@ struct cfx_loader {
     int64_t ordered;            /* the epoch of `order` */
     int64_t freed, taken, made, opened;
     int64_t row, rows; /* of the step opened last: the next to be written, and how many it has */
+    int64_t before;    /* in the epoch's order, those of the same step that other processes make */
     int32_t busy, stale;
     int ordering, quit;
     int has_mutex, has_work, has_ready;
@@ -86,7 +88,21 @@ static int64_t step_samples(const cfx_loader *l, int64_t step) {
     return left < l->total ? left : l->total;
 }
 
-/* A short last step is dealt out evenly, in order; the first devices take one more each. */
+/* Rows of a step of so many that come before device d of all that share it.  A short last step is dealt out evenly, in
+ * order; the first devices take one more each. */
+static int64_t rows_before(const cfx_loader *l, int64_t samples, int32_t d) {
+    const int64_t each = samples / l->options.shards, more = samples % l->options.shards;
+    return each * d + (d < more ? d : more);
+}
+
+/* Rows of a step that this process makes; *before: those that others make and that lie before. */
+static int64_t own_rows(const cfx_loader *l, int64_t step, int64_t *before) {
+    const int64_t samples = step_samples(l, step);
+    *before = rows_before(l, samples, l->options.first);
+    return rows_before(l, samples, l->options.first + l->options.devices) - *before;
+}
+
+/* The rows that this process has are dealt out among its devices likewise. */
 static int64_t device_samples(const cfx_loader *l, int64_t samples, int32_t d) {
     const int64_t devices = l->options.devices;
     return samples / devices + (d < samples % devices);
@@ -141,14 +157,14 @@ static int may_claim(const cfx_loader *l) {
 static claim claim_rows(cfx_loader *l) {
     if (l->row == l->rows) {
         l->row = 0;
-        l->rows = step_samples(l, l->first + l->opened);
+        l->rows = own_rows(l, l->first + l->opened, &l->before);
         cf_slot_open(&l->slots, slot_of(l, l->opened), l->rows);
         l->opened++;
     }
     claim c = {.turn = l->turn, .epoch = l->epoch, .row = l->row, .slot = slot_of(l, l->opened - 1)};
     const int64_t left = l->rows - l->row;
     c.count = left < l->samples->grain ? left : l->samples->grain;
-    c.position = (l->first + l->opened - 1) * l->total + l->row;
+    c.position = (l->first + l->opened - 1) * l->total + l->before + l->row;
     l->row += c.count;
     return c;
 }
@@ -276,6 +292,11 @@ static cfx_status check_options(const cfx_loader_options *o) {
         return cf_fail(CFX_EARG, "threads is %" PRId32 "; expected 0 to %d", o->threads, MOST_THREADS);
     if (!(o->max_bad >= 0 && o->max_bad <= 1))
         return cf_fail(CFX_EARG, "max_bad is %g; expected 0 to 1, of all samples", o->max_bad);
+    if (o->first < 0 || o->shards < 0 || (o->shards ? o->shards - o->devices : 0) < o->first)
+        return cf_fail(CFX_EARG,
+                       "first is %" PRId32 ", and devices %" PRId32 ": that many are not among the %" PRId32
+                       " of shards",
+                       o->first, o->devices, o->shards);
     return CFX_OK;
 }
 
@@ -284,10 +305,12 @@ cfx_status cf_loader_options_read(const cfx_loader_options *given, cfx_device *c
     static const cf_field last[] = {CF_FIELD(cfx_loader_options, devices),  CF_FIELD(cfx_loader_options, shuffle),
                                     CF_FIELD(cfx_loader_options, last),     CF_FIELD(cfx_loader_options, prefetch),
                                     CF_FIELD(cfx_loader_options, seed),     CF_FIELD(cfx_loader_options, threads),
-                                    CF_FIELD(cfx_loader_options, skip_bad), CF_FIELD(cfx_loader_options, max_bad)};
+                                    CF_FIELD(cfx_loader_options, skip_bad), CF_FIELD(cfx_loader_options, max_bad),
+                                    CF_FIELD(cfx_loader_options, shards),   CF_FIELD(cfx_loader_options, first)};
     if (!given || !devices || !out) return cf_fail(CFX_EARG, "options, devices or out is NULL");
     CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
     CF_TRY(check_options(o));
+    if (o->shards == 0) o->shards = o->devices;
     for (int32_t d = 0; d < o->devices; d++) {
         if (!devices[d]) return cf_fail(CFX_EARG, "devices[%" PRId32 "] is NULL", d);
         if (cfx_device_context(devices[d]) != cfx_device_context(devices[0]))
@@ -299,14 +322,14 @@ cfx_status cf_loader_options_read(const cfx_loader_options *given, cfx_device *c
 static cfx_status plan_steps(cfx_loader *l) {
     const cfx_loader_options *o = &l->options;
     const int64_t samples = l->samples->n;
-    if (__builtin_mul_overflow(o->batch, (int64_t)o->devices, &l->total))
-        return cf_fail(CFX_EARG, "batch %" PRId64 " on %" PRId32 " devices is too large", o->batch, o->devices);
+    if (__builtin_mul_overflow(o->batch, (int64_t)o->shards, &l->total))
+        return cf_fail(CFX_EARG, "batch %" PRId64 " on %" PRId32 " devices is too large", o->batch, o->shards);
     l->steps = samples / l->total;
     if (o->last == LAST_DROP && !l->steps)
         return cf_fail(CFX_EARG,
                        "%" PRId64 " samples are fewer than one step takes: batch %" PRId64 " on %" PRId32
                        " devices is %" PRId64 " (last = drop)",
-                       samples, o->batch, o->devices, l->total);
+                       samples, o->batch, o->shards, l->total);
     if (o->last != LAST_DROP) l->steps += samples % l->total != 0;
     if (l->steps > INT32_MAX) return cf_fail(CFX_EARG, "%" PRId64 " steps an epoch are too many", l->steps);
     l->allowed = (int64_t)(o->max_bad * (double)samples);
@@ -316,8 +339,8 @@ static cfx_status plan_steps(cfx_loader *l) {
 static cfx_status take_memory(cfx_loader *l) {
     const cfx_loader_options *o = &l->options;
     const int64_t ahead = o->prefetch < l->steps - 1 ? o->prefetch : l->steps - 1;
-    const int64_t capacity = o->last == LAST_KEEP && l->samples->n < l->total ? l->samples->n : l->total;
-    CF_TRY(cf_slots_new(l->samples, ahead + 1, capacity, o->devices, l->devices, &l->slots));
+    const int64_t capacity = l->steps > 0 ? own_rows(l, 0, &l->before) : 0; /* no step has more */
+    CF_TRY(cf_slots_new(l->samples, ahead + 1, capacity > 0 ? capacity : 1, o->devices, l->devices, &l->slots));
     l->ordered = -1;
     if (o->shuffle) CF_TRY(cf_alloc((size_t)l->samples->n * sizeof *l->order, (void **)&l->order));
     CF_TRY(cf_alloc_zero((size_t)o->threads, sizeof *l->writers, (void **)&l->writers));
@@ -385,9 +408,9 @@ static void forget_bad(cfx_loader *l) {
 /* Counts those of a step that the host has not taken yet.  A sample that comes once more, because it fills the last step
  * up, counts once. */
 static cfx_status count_bad(cfx_loader *l, const cf_slot *slot, int64_t step) {
-    const int64_t first = step * l->total;
-    int64_t bad = l->bad;
-    for (int64_t r = 0; r < step_samples(l, step) && first + r < l->samples->n; r++) {
+    int64_t before, bad = l->bad;
+    const int64_t rows = own_rows(l, step, &before), first = step * l->total + before;
+    for (int64_t r = 0; r < rows && first + r < l->samples->n; r++) {
         if (!slot->bad[r]) continue;
         if (bad < NAMED && !l->named[bad]) CF_TRY(cf_copy_string(slot->bad[r], &l->named[bad]));
         if (++bad > l->allowed)

@@ -404,6 +404,11 @@ local function known_leaves(list, n)
   return plans.leaves(list, n)
 end
 
+-- Gradients of replicas that all ranks have joined, which cf.dist.Optimizer does not join again.
+local function note_joined(list, n)
+  for i = 1, core.world and n or 0 do core.joined[rawget(list, i)] = true end
+end
+
 local function reduce_list(fname, op, root, list, options)
   local replicas = count_of(fname, list, options)
   local array, n, kept, elements
@@ -414,7 +419,10 @@ local function reduce_list(fname, op, root, list, options)
   local weights = weights_of(fname, options, op, replicas)
   if array then
     local st = combine(op, weights, root, replicas, n, array, kept)
-    if st == 0 then return list end
+    if st == 0 then
+      note_joined(list, replicas)
+      return list
+    end
     if st ~= EARG then
       settle(st, combine, op, weights, root, replicas, n, array, kept)
       return list

@@ -378,6 +378,9 @@ core.new, core.settle, core.raise, core.failure, core.caller = new, settle, rais
 core.seconds = seconds
 core.uint64 = uint64
 
+--- Gradients that all ranks of a world have joined; and by model a function that its gradients go to.
+core.joined, core.on_gradient = setmetatable({}, {__mode = "k"}), setmetatable({}, {__mode = "k"})
+
 --- A table with room for so many list positions and so many keys: one that grows is moved at 1, 2, 4, 8...
 core.table_new = table_new
 registry["conflux.core"] = core

@@ -6,6 +6,7 @@ local images = require "conflux.images"
 local make = require "conflux.make"
 local transforms = require "conflux.transforms"
 local sealed = require "conflux.sealed"
+local world = require "conflux.dist.world"
 
 local C, ffi = core.C, core.ffi
 local settle, is_tensor, new = core.settle, core.is_tensor, core.new
@@ -64,7 +65,7 @@ local DataLoader = sealed.class("DataLoader", "loader")
 
 local LAST = {drop = 0, pad = 1, keep = 2}
 local SAME = {"seed", "shuffle", "last", "total", "samples"} -- in a state: what says which samples a step takes
-local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch", "threads"}
+local OPTIONS = {"batch", "shuffle", "last", "seed", "devices", "prefetch", "threads", "shard"}
 local KEY_OPTIONS = {"transform", "dtype", "mean", "deviation", "scaled", "bad", "max_bad", unpack(OPTIONS)}
 local BAD = {replace = 0, skip = 1}
 local COLUMNS = {"image", "label"} -- of a key's batches
@@ -126,11 +127,30 @@ local function read_bad(o, c)
   if not (c.max_bad >= 0 and c.max_bad <= 1) then check.arg("DataLoader", "max_bad", "0 to 1", c.max_bad) end
 end
 
+-- The devices of all ranks that share the steps, and this rank's first among them.  A collective: all ranks must make
+-- the same loader.
+local function shards_of(o, c, samples)
+  local shard, own = o.shard, c.devices
+  if shard == nil then shard = core.world ~= nil else check.boolean("DataLoader", "shard", shard) end
+  if not shard then return own, 0 end
+  local w = world.required "DataLoader"
+  local call = ("DataLoader (%d samples, batch %d, shuffle %s, last %s, seed %s)"):format(samples, tonumber(c.batch),
+    tostring(c.shuffle == 1), tostring(o.last or "keep"), tostring(c.seed):match "%d+")
+  core.at_line()
+  local counts, before, total = world.numbers(w, call, own), 0, 0
+  for r = 1, w.size do
+    if r <= w.rank then before = before + counts[r] end
+    total = total + counts[r]
+  end
+  return total, before
+end
+
 -- Loaders in a box, with the keys of their batches and the number of their samples.
-local function load_columns(data, c, list)
+local function load_columns(data, c, list, o)
   local keys, out = keys_of(data), ffi.new "cfx_loader *[1]"
   if #keys == 0 then check.arg("DataLoader", "data", "at least one tensor", "none") end
   local columns = columns_of(data, keys)
+  c.shards, c.first = shards_of(o, c, tonumber(columns[1]._shape[0]))
   local array = core.ptrs(columns)
   local st = C.cfx_loader_new(c, #keys, array, list, out)
   if st ~= 0 then settle(st, C.cfx_loader_new, c, #keys, array, list, out) end
@@ -141,6 +161,7 @@ local function load_images(key, c, list, o)
   local out, list_of = ffi.new "cfx_loader *[1]", images.images_of(key, "DataLoader")
   local image = transforms.options("DataLoader", o.transform, o)
   read_bad(o, c)
+  c.shards, c.first = shards_of(o, c, key:size())
   local st = C.cfx_loader_images(c, list_of, image, list, out)
   if st ~= 0 then settle(st, C.cfx_loader_images, c, list_of, image, list, out) end
   return out, COLUMNS, key:size()
@@ -156,17 +177,21 @@ end
 -- `prefetch` steps are made ahead, by `threads` threads, whose number changes nothing in them.  The tensors cannot be
 -- written in place while the loader lives: see :release.
 --
+-- With `shard`, the default after cf.dist.init, the devices of all ranks share each step, in the order of the ranks:
+-- each rank has its own devices' part of it, so that the samples are those of one process with as many devices.  All
+-- ranks must make the loader then.  Without it a rank goes through all samples by itself.
+--
 -- Pictures take more options.  `transform` ends in one size for all.  float32 is (x / 255 - mean) / deviation, uint8
 -- the bytes.  Random numbers are those of (seed, epoch, position in the key).  A file that cannot be decoded is
 -- replaced by the next one of the epoch's order, or skipped; both are counted (:bad), and more than max_bad of all are
 -- an error.
 ---@param data table<string|integer, conflux.Tensor>|conflux.Images
 ---@param o? {batch: integer?, shuffle: boolean?, last: string?, seed: integer?, devices: conflux.Device[]?,
----  prefetch: integer?, threads: integer?, transform: conflux.Transform|conflux.Transform[]|nil,
+---  prefetch: integer?, threads: integer?, shard: boolean?, transform: conflux.Transform|conflux.Transform[]|nil,
 ---  dtype: "float32"|"uint8"|nil, mean: number[]?, deviation: number[]?, scaled: boolean?, bad: "replace"|"skip"|nil,
 ---  max_bad: number?}
----  default: 1, false, "keep", 0, cf.devices(), 2, one (of pictures half the cores); none, "float32", ImageNet's, true,
----  "replace" with shuffle, else "skip", 0.01
+---  default: 1, false, "keep", 0, cf.devices(), 2, one (of pictures half the cores), true after cf.dist.init; none,
+---  "float32", ImageNet's, true, "replace" with shuffle, else "skip", 0.01
 ---@return conflux.DataLoader
 local function new_loader(data, o)
   if type(data) ~= "table" then check.arg("DataLoader", "data", "a table of tensors, or a key", data) end
@@ -182,7 +207,7 @@ local function new_loader(data, o)
   local facts = {batch = tonumber(c.batch), devices = devices, seed = tonumber(c.seed), samples = samples,
     shuffle = c.shuffle == 1, last = o.last == nil and "keep" or o.last}
   return sealed.new(DataLoader, facts, {_loader = ffi.gc(out, C.cfx_loader_free), _keys = keys, _parts = #devices,
-    _turn = 0, _epoch = 0, _step = 0, _bad = 0, _resume = false})
+    _total = tonumber(c.batch) * c.shards, _turn = 0, _epoch = 0, _step = 0, _bad = 0, _resume = false})
 end
 
 -- The loader in its box, which is empty once it was released, or the collector has freed it at the state's end.
@@ -226,8 +251,9 @@ end
 
 --- Goes through epoch `e`: `for step, batch in loader:epoch(e) do`.
 --
--- `batch[i]` lies on device i and has the data's keys, and `n`, its samples; `batch.n` is the total.  Steps count
--- from 1.  An epoch left early is cancelled by the next; one that `restore` interrupted goes on behind its step.
+-- `batch[i]` lies on device i and has the data's keys, and `n`, its samples; `batch.n` is the total of this process.
+-- Steps count from 1.  An epoch left early is cancelled by the next; one that `restore` interrupted goes on behind its
+-- step.
 ---@param e integer  from 0; the order of the samples is that of (seed, e)
 ---@return fun(): integer?, table?
 function DataLoader:epoch(e)
@@ -276,7 +302,7 @@ end
 function DataLoader:state()
   check.self(DataLoader, "data.DataLoader", "state", self)
   return {epoch = self._epoch, step = self._step, seed = self.seed, shuffle = self.shuffle, last = self.last,
-    total = self.batch * self._parts, samples = self.samples, bad = self._resume and self._resume.bad or (bad_of(self))}
+    total = self._total, samples = self.samples, bad = self._resume and self._resume.bad or (bad_of(self))}
 end
 
 --- Takes up a state: the next `:epoch(s.epoch)` goes on behind step `s.step`.  Returns the loader.

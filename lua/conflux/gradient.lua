@@ -107,8 +107,10 @@ end
 
 -- The gradient comes last.
 local function finish(call, ok, g, ...)
+  local on_gradient = call.on_gradient
   give_back(call)
   if not ok then error(g, 0) end
+  if on_gradient then on_gradient(g) end
   local n = select("#", ...)
   if n == 1 then return (...), g end
   local results = {...}
@@ -122,6 +124,8 @@ local function with(fname, into, f, model, ...)
   local plan = plans.of(fname, "model", model)
   if plan.trainable == 0 then check.arg(fname, "model", "a parameter that is not frozen", "frozen ones only") end
   local call = begin(plan)
+  call.on_gradient = core.on_gradient[model]
+  if into then core.joined[into] = nil end
   return finish(call, pcall(run, fname, plan, call, into, f, model, ...))
 end
 

@@ -560,6 +560,10 @@ end
 function optim.update(state, model, gradient)
   local opt = optimiser_of(state)
   if not opt then check.arg("update", "state", "a state made by setup", check.describe(state)) end
+  if opt.before then -- cf.dist.Optimizer's, which joins it with other ranks'; it may want more of them first
+    gradient = opt.before(state, model, gradient)
+    if gradient == nil then return state, model end
+  end
   local st = make_update(state, opt, model, gradient)
   if st ~= 0 then settle(st, make_update, state, opt, model, gradient) end
   return state, model

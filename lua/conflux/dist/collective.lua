@@ -201,7 +201,7 @@ end
 ---@param options? {into: T?}  into: takes the result, and x stays
 ---@return T
 function collective.allreduce(op, x, options)
-  local w = world.required "allreduce"
+  local w = world.required "dist.allreduce"
   op = op_of("dist.allreduce", op)
   options = check.options("dist.allreduce", options, {"into"})
   return join("dist.allreduce", w, op, nil, target("dist.allreduce", x, options.into))
@@ -214,7 +214,7 @@ end
 ---@param x T
 ---@return T
 function collective.reduce(op, root, x)
-  local w = world.required "reduce"
+  local w = world.required "dist.reduce"
   op = op_of("dist.reduce", op)
   root = root_of("dist.reduce", w, root)
   return join("dist.reduce", w, op, root, x)
@@ -237,13 +237,13 @@ end
 ---@param root? integer  a rank, from 0; default: 0
 ---@return T
 function collective.bcast(x, root)
-  local w = world.required "bcast"
+  local w = world.required "dist.bcast"
   return bcast("dist.bcast", w, x, root_of("dist.bcast", w, root == nil and 0 or root))
 end
 
 --- Returns when all ranks have come here.
 function collective.barrier()
-  local w = world.required "barrier"
+  local w = world.required "dist.barrier"
   core.at_line()
   world.numbers(w, "dist.barrier", 0)
 end
@@ -286,7 +286,7 @@ end
 ---@param options? {into: any}
 ---@return conflux.Request
 function collective.iallreduce(op, x, options)
-  local w = world.required "iallreduce"
+  local w = world.required "dist.iallreduce"
   op = op_of("dist.iallreduce", op)
   options = check.options("dist.iallreduce", options, {"into"})
   return request(join("dist.iallreduce", w, op, nil, target("dist.iallreduce", x, options.into)))
@@ -297,7 +297,7 @@ end
 ---@param root? integer  a rank, from 0; default: 0
 ---@return conflux.Request
 function collective.ibcast(x, root)
-  local w = world.required "ibcast"
+  local w = world.required "dist.ibcast"
   return request(bcast("dist.ibcast", w, x, root_of("dist.ibcast", w, root == nil and 0 or root)))
 end
 

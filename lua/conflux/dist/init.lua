@@ -6,6 +6,8 @@
 -- @module conflux.dist
 local core = require "conflux.core"
 local collective = require "conflux.dist.collective"
+local gather = require "conflux.dist.gather"
+local gradients = require "conflux.dist.gradients"
 local output = require "conflux.dist.output"
 local world = require "conflux.dist.world"
 
@@ -18,6 +20,8 @@ end
 for _, name in ipairs {"allreduce", "reduce", "bcast", "barrier", "iallreduce", "ibcast", "waitall"} do
   dist[name] = collective[name]
 end
-for name, f in core.each, output do dist[name] = f end
+for _, room in ipairs {gather, gradients, output} do
+  for name, f in core.each, room do dist[name] = f end
+end
 
 return dist

@@ -32,7 +32,7 @@ end
 ---@param fname string
 ---@return conflux.World
 function world.required(fname)
-  return core.world or fail("dist." .. fname, "this process is in no world yet: call cf.dist.init() first")
+  return core.world or fail(fname, "this process is in no world yet: call cf.dist.init() first")
 end
 
 -- ---- exchange -----------------------------------------------------------------------------------------------
@@ -144,6 +144,21 @@ function world.numbers(w, call, value)
   return list
 end
 
+--- The root's list of numbers, in all ranks; all have given one as long.  A collective.
+---@param w conflux.World
+---@param call string
+---@param root integer
+---@param list number[]
+---@return number[]
+function world.list(w, call, root, list)
+  local n, cells, result = #list, cells_t(#list), {}
+  check_calls(w, call, exchange(w, call, 0))
+  for k = 1, n do cells[k - 1] = w.rank == root and list[k] or 0 end
+  if w.size > 1 and n > 0 then gather(number_t, n, cells, n * 8) end
+  for k = 1, n do result[k] = cells[k - 1] end
+  return result
+end
+
 --- The texts that all ranks give: result[r + 1] is rank r's.  A collective.
 ---@param w conflux.World
 ---@param call string
@@ -236,29 +251,29 @@ end
 
 --- This process's rank, from 0.
 ---@return integer
-function world.rank() return world.required("rank").rank end
+function world.rank() return world.required("dist.rank").rank end
 
 --- How many ranks there are.
 ---@return integer
-function world.size() return world.required("size").size end
+function world.size() return world.required("dist.size").size end
 
 --- This process's rank among those of its host, from 0.
 ---@return integer
-function world.local_rank() return world.required("local_rank").local_rank end
+function world.local_rank() return world.required("dist.local_rank").local_rank end
 
 --- How many ranks this host has.
 ---@return integer
-function world.local_size() return world.required("local_size").local_size end
+function world.local_size() return world.required("dist.local_size").local_size end
 
 --- How many hosts there are.
 ---@return integer
-function world.hosts() return world.required("hosts").size / world.required("hosts").local_size end
+function world.hosts() return world.required("dist.hosts").size / world.required("dist.hosts").local_size end
 
 --- The ways in which ranks reach each other; options change them.  Returns what holds.
 ---@param o? {gpu_aware: boolean?}  gpu_aware: GPUs' memory is given to MPI as it is; false, as there is no MPI here
 ---@return {gpu_aware: boolean}
 function world.config(o)
-  world.required "config"
+  world.required "dist.config"
   o = check.options("dist.config", o, {"gpu_aware"})
   if o.gpu_aware ~= nil and check.boolean("dist.config", "gpu_aware", o.gpu_aware) then
     fail("dist.config", "gpu_aware: no rank is reached by MPI here, so there is none to give GPUs' memory to")
