@@ -1,8 +1,9 @@
--- Trains an MLP (784-512-256-10) on Fashion-MNIST (Xiao et al. 2017), on every device of the run:
+-- Trains an MLP (784-512-256-10) on Fashion-MNIST (Xiao et al. 2017), on every device of the run, or of processes:
 --
 --     build/bin/conflux --devices "cpu*2" scripts/fashion.lua --epochs 3
+--     build/bin/conflux-run -n 2 scripts/fashion.lua --epochs 3
 local cf = require "conflux"
-local nn, optim = cf.nn, cf.optim
+local dist, nn, optim = cf.dist, cf.nn, cf.optim
 
 -- A bundle may bring the files along; else they are where Debian's dataset-fashion-mnist installs them.
 local function data_directory()
@@ -60,7 +61,7 @@ end
 
 read_options {...}
 io.stdout:setvbuf "line" -- so that a file or a pipe has an epoch's line when the epoch ends
-if options.devices then cf.devices(options.devices) end
+dist.init {devices = options.devices}
 cf.seed(options.seed)
 
 -- ---- data and model -----------------------------------------------------------------------------------------
@@ -87,7 +88,18 @@ local opt    = optim.Adam(optim.onecycle(options.lr, options.epochs * loader:ste
 local states = cf.withdevices(function(i) return opt:setup(models[i]) end)
 local tests  = cf.replicate {image = test.image, label = test.label}
 
-print(model)
+-- How many devices there are, of all ranks and of those before this one.
+local width, before = 0, 0
+for i, count in ipairs(dist.allgather(#models)) do
+  width = width + count
+  if i <= dist.rank() then before = before + count end
+end
+
+local function print0(...)
+  if dist.rank() == 0 then print(...) end
+end
+
+print0(model)
 
 -- ---- training -----------------------------------------------------------------------------------------------
 
@@ -100,14 +112,15 @@ end
 local function train_epoch(epoch)
   local bar = cf.progress(train.n, {label = ("epoch %d/%d"):format(epoch, options.epochs)})
   local sums = cf.withdevices(function() return cf.zeros({}) end)
-  for _, batch in loader:epoch(epoch) do
+  for step, batch in loader:epoch(epoch) do
     local losses, grads = cf.withdevices(function(i) return cf.withgradient(loss_of, models[i], batch[i]) end)
     cf.allreduce("avg", grads, {weights = batch})
     cf.withdevices(function(i)
       optim.update(states[i], models[i], grads[i])
       if batch[i].n > 0 then sums[i]:add_(losses[i] * batch[i].n) end
     end)
-    bar:update(batch.n, {loss = losses[1]})
+    local samples = options.batch * width -- all ranks', but in the last step
+    bar:update(math.min(samples, train.n - (step - 1) * samples), {loss = losses[1]})
   end
   local loss = cf.allreduce("+", sums)[1]:item() / train.n -- waits for the epoch's last step
   return loss, bar:finish():rate()
@@ -116,8 +129,8 @@ end
 -- Each device judges its share of the test set.
 local function accuracy()
   local parts = cf.withdevices(function(i)
-    local share = math.ceil(test.n / #models)
-    local from, to = (i - 1) * share + 1, math.min(i * share, test.n)
+    local share, at = math.ceil(test.n / width), before + i
+    local from, to = (at - 1) * share + 1, math.min(at * share, test.n)
     local logits = models[i](tests[i].image[{{from, to}}])
     return cf.metrics.accuracy(logits, tests[i].label[{{from, to}}]) * ((to - from + 1) / test.n)
   end)
@@ -126,6 +139,7 @@ end
 
 for epoch = 1, options.epochs do
   local loss, rate = train_epoch(epoch)
-  print(("epoch %d/%d  loss %.4f  test_accuracy %.4f  samples/s %.0f"):format(epoch, options.epochs, loss, accuracy(),
+  local share = accuracy()
+  print0(("epoch %d/%d  loss %.4f  test_accuracy %.4f  samples/s %.0f"):format(epoch, options.epochs, loss, share,
     rate))
 end

@@ -40,6 +40,24 @@ describe("scripts/x2.lua #program", function()
   end)
 end)
 
+describe("scripts/mpi.lua #program", function()
+  it("learns the square on any number of ranks, which print in their order", function()
+    for n = 1, 4 do
+      local out, err, code = program.shell(("%s-run -n %d --devices cpu scripts/mpi.lua </dev/null"):format(
+        program.conflux, n))
+      assert.same({"", 0}, {err, code})
+      local lines = 0
+      for rank, size, epoch, loss in out:gmatch "%[0%] %S+ %S+ %[(%d) / (%d)%] epoch +(%d+)  loss (%d+%.%d+)\n" do
+        assert.same({lines % n, n, 20 + 20 * math.floor(lines / n)}, {tonumber(rank), tonumber(size), tonumber(epoch)})
+        assert.is_true(epoch ~= "100" or tonumber(loss) < 0.01)
+        lines = lines + 1
+      end
+      assert.equal(5 * n, lines)
+      assert.matches(("%%[0 / %d%%] all ranks have the same model\n$"):format(n), out)
+    end
+  end)
+end)
+
 describe("scripts/fashion.lua #program", function()
   local data = run "scripts/fashion.lua --help":match "%-%-data DIR.-%((.-)%)"
   local handle = io.open(data .. "/train-images-idx3-ubyte.gz")
@@ -66,6 +84,15 @@ describe("scripts/fashion.lua #program", function()
     local accuracy = text:match "epoch 1/1  loss %d%.%d%d%d%d  test_accuracy (%d%.%d%d%d%d)  samples/s %d+\n$"
     assert.is_truthy(accuracy, text)
     assert.is_true(tonumber(accuracy) > 0.8)
+  end)
+
+  it("prints the same figures on two ranks as on two devices", function()
+    if not handle then return pending "Fashion-MNIST is not installed (dataset-fashion-mnist)" end
+    local alone = run "scripts/fashion.lua --epochs 1 --devices 'cpu*2'"
+    local out, err, code = program.shell(program.conflux
+      .. "-run -n 2 scripts/fashion.lua --epochs 1 --devices cpu </dev/null")
+    assert.same({"", 0}, {err, code})
+    assert.equal((alone:gsub("samples/s %d+", "")), (out:gsub("%[0%] ", ""):gsub("samples/s %d+", "")))
   end)
 
   it("trains on the last samples, too, where they are fewer than devices", function()
