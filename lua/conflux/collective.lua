@@ -7,6 +7,7 @@
 -- @module conflux.collective
 local core = require "conflux.core"
 local check = require "conflux.check"
+local ranks = require "conflux.dist.replicas"
 local plans = require "conflux.plan"
 local scheduler = require "conflux.scheduler"
 local tree = require "conflux.tree"
@@ -275,16 +276,21 @@ local function to_device(x, device)
   return out
 end
 
+-- A result for tensor k, which must be like it.
+local function check_result(fname, elements, k, result)
+  if not is_tensor(result) then check.arg(fname, "op", "a function that returns a tensor", result) end
+  local like = elements[1].tensors[k]
+  if not plans.same_form(result, like) then
+    fail(fname, "argument 'op': for %s expected a result like %s, got %s", named(elements[1].paths[k]),
+      describe(like), describe(result))
+  end
+  return result
+end
+
 local function fold(fname, op, elements, k, device)
-  local shape = elements[1].tensors[k]
   local result = elements[1].tensors[k]
   for i = 2, #elements do
-    result = op(result, to_device(elements[i].tensors[k], device))
-    if not is_tensor(result) then check.arg(fname, "op", "a function that returns a tensor", result) end
-  end
-  if not plans.same_form(result, shape) then
-    fail(fname, "argument 'op': for %s expected a result like %s, got %s", named(elements[1].paths[k]),
-      describe(shape), describe(result))
+    result = check_result(fname, elements, k, op(result, to_device(elements[i].tensors[k], device)))
   end
   return result
 end
@@ -294,9 +300,22 @@ local function copy(y, x)
   if st ~= 0 then settle(st, C.cfx_copy, y, x) end
 end
 
+-- The same over all ranks.
+local function fold_ranks(fname, op, elements, kept, root)
+  local tensors = {}
+  for i = 1, #elements do
+    tensors[i] = {}
+    for k = 1, #kept do tensors[i][k] = elements[i].tensors[kept[k]] end
+  end
+  ranks.fold(fname, core.world, function(k, result, x)
+    return result and check_result(fname, elements, kept[k], op(result, x)) or x
+  end, root, tensors, #kept)
+end
+
 -- Folds left on the first replica's device, then copies to all, or to `root` alone.
 local function reduce_by_function(fname, op, elements, kept, root)
   if #kept == 0 then return end
+  if core.world then return fold_ranks(fname, op, elements, kept, root) end
   local array, n = leaves_of(elements, kept)
   check_places(fname, root, elements, kept, array, n)
   local st = C.cfx_common(#elements, n, array)
@@ -321,6 +340,10 @@ local function check_op(fname, op)
 end
 
 local function root_of(fname, list, n, root)
+  if core.world then
+    local own = rawget(list, "devices")
+    return ranks.root(fname, core.world, root, own and check.position(own, root))
+  end
   if type(root) == "number" then return check.integer(fname, "root", root, 1, n) end
   local devices = rawget(list, "devices")
   local i = devices and check.position(devices, root)
@@ -352,12 +375,18 @@ local function counts_of(fname, weights, n)
   return array
 end
 
--- The weights that the options name, or nil.
-local function weights_of(fname, options, op, n)
-  options = check.options(fname, options, {"ranks", "weights"})
+-- Whether the options leave other ranks out.
+local function local_only(fname, options)
   if options.ranks ~= nil and options.ranks ~= "local" then
     check.arg(fname, "ranks", "'local'", describe(options.ranks))
   end
+  return options.ranks ~= nil
+end
+
+-- The weights that the options name, or nil.
+local function weights_of(fname, options, op, n)
+  options = check.options(fname, options, {"ranks", "weights"})
+  local_only(fname, options)
   if options.weights == nil then return nil end
   if op ~= "avg" then
     fail(fname, "weights need the operation 'avg', got %s", describe(op))
@@ -382,7 +411,7 @@ local function reduce_elements(fname, op, weights, root, list, elements)
   local array, n = leaves_of(elements, kept)
   if n == 0 then return end
   local st = combine(op, weights, root, #elements, n, array, elements)
-  if st == EARG then check_places(fname, root, elements, kept, array, n) end
+  if st == EARG then check_places(fname, not core.world and root or nil, elements, kept, array, n) end
   if st ~= 0 then settle(st, combine, op, weights, root, #elements, n, array, elements) end
 end
 
@@ -412,7 +441,13 @@ end
 local function reduce_list(fname, op, root, list, options)
   local replicas = count_of(fname, list, options)
   local array, n, kept, elements
-  if core.world then core.at_line(1) end -- other ranks' messages tell it
+  if core.world then
+    if type(options) == "table" and options.ranks == "local" then
+      return ranks.locally(reduce_list, fname, op, root, list, options)
+    end
+    core.at_line(1) -- other ranks' messages tell it
+    ranks.compare(fname, core.world, rawget(list, 1))
+  end
   if type(op) == "string" then array, n, kept = known_leaves(list, replicas) end
   if not array then elements = elements_of(fname, list, replicas, true) end
   if fname == "reduce" then root = root_of(fname, list, replicas, root) end
@@ -515,20 +550,14 @@ local function synchronize_made(replicas, count, root)
   local st = broadcast(root, count, n, array, kept)
   if st == EARG then return false end
   if st ~= 0 then settle(st, broadcast, root, count, n, array, kept) end
-  for k = 0, n - 1 do
+  for k = 0, core.world and -1 or n - 1 do -- ranks' gradients have no marks
     for i = 0, count - 1 do copy_mark(array[(root - 1) * n + k], array[i * n + k]) end
   end
   return true
 end
 
---- Makes all other replicas what the root is: parameters and buffers, their marks, and what is no tensor, such as an
--- optimiser's step and rate, or `training`.  Replicas keep devices and pointers of their own.
----@param replicas conflux.Replicas
----@param root? integer|conflux.Device|string  default: the first
----@return conflux.Replicas replicas
-local function synchronize(replicas, root)
+local function synchronize_list(replicas, root)
   local count = count_of("synchronize", replicas)
-  if core.world then core.at_line(1) end
   if synchronize_made(replicas, count, root) then return replicas end
   local elements = elements_of("synchronize", replicas, count, false)
   root = root_of("synchronize", replicas, count, root or 1)
@@ -540,6 +569,7 @@ local function synchronize(replicas, root)
     if st == EARG then check_places("synchronize", nil, elements, kept, array, n) end
     if st ~= 0 then settle(st, broadcast, root, count, n, array, elements) end
   end
+  if core.world then root = ranks.numbers("synchronize", core.world, replicas, count, root) end
   for i = 1, #elements do
     if i ~= root then
       if type(replicas[root]) == "number" then
@@ -551,6 +581,20 @@ local function synchronize(replicas, root)
   end
   core.synchronized = core.synchronized + 1
   return replicas
+end
+
+--- Makes all other replicas what the root is: parameters and buffers, their marks, and what is no tensor, such as an
+-- optimiser's step and rate, or `training`.  Replicas keep devices and pointers of their own.
+---@param replicas conflux.Replicas
+---@param root? integer|conflux.Device|string  default: the first
+---@param options? {ranks: "local"?}
+---@return conflux.Replicas replicas
+local function synchronize(replicas, root, options)
+  if type(root) == "table" and options == nil then root, options = nil, root end
+  local is_local = local_only("synchronize", check.options("synchronize", options, {"ranks"}))
+  if core.world and is_local then return ranks.locally(synchronize_list, replicas, root) end
+  if core.world then core.at_line(1) end
+  return synchronize_list(replicas, root)
 end
 
 return {allreduce = allreduce, reduce = reduce, synchronize = synchronize}

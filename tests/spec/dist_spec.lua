@@ -405,6 +405,42 @@ describe("cf.dist over ranks #program", function()
     end
   end)
 
+  it("joins the replicas of all ranks, whose roots count all devices", function()
+    everywhere [[
+      local k = #devices
+      local n = size * k
+      local function digits(a, b) return a * 10 + b end
+      local function list() return cf.withdevices(function(i) return {x = cf.full(rank * k + i, 2), n = 3} end) end
+      local wanted = 0
+      for i = 1, n do wanted = wanted * 10 + i end
+      for _, r in ipairs(cf.allreduce(digits, list())) do expect(r.x, ("%d %d"):format(wanted, wanted)) end
+      for root = 1, n do
+        for i, r in ipairs(cf.reduce("+", root, list())) do
+          expect(r.x[1]:item(), rank * k + i == root and n * (n + 1) / 2 or rank * k + i)
+        end
+        for i, r in ipairs(cf.reduce(digits, root, list())) do
+          expect(r.x[1]:item(), rank * k + i == root and wanted or rank * k + i)
+        end
+        local states = list()
+        for i, s in ipairs(states) do s.n, s.name = rank * k + i, "r" .. rank end
+        cf.synchronize(states, root)
+        for _, s in ipairs(states) do
+          expect(s.x[2]:item(), root)
+          expect(s.n, root)
+          expect(s.name, "r" .. rank)
+        end
+      end
+      assert(refused(cf.reduce, "+", n + 1, list()):find "argument 'root'")
+      local mine = cf.allreduce("+", list(), {ranks = "local"})
+      local total = 0
+      for i = 1, k do total = total + rank * k + i end
+      expect(mine[1].x[1]:item(), total)
+      expect(cf.reduce("max", 1, list(), {ranks = "local"})[1].x[1]:item(), rank * k + k)
+      expect(cf.synchronize(list(), k, {ranks = "local"})[1].x[1]:item(), rank * k + k)
+      expect(dist.size(), size)
+    ]]
+  end)
+
   it("joins gradients by an optimiser, a model, or a call, and none of them twice", function()
     for n = 1, 4 do
       local _, err, code = ranks(n, "cpu", [[
@@ -474,6 +510,11 @@ describe("cf.dist over ranks #program", function()
       "conflux%.dist%.bcast: ranks disagree: 'a' is %[2, 3%] float32 in rank 0, and %[3, 2%] float32 in rank 1 ")
     all_say(2, "\ndist.allreduce('+', cf.ones(2):to(rank == 0 and 'float32' or 'float64'))",
       "conflux%.dist%.allreduce: ranks disagree: the value is %[2%] float32 in rank 0, and %[2%] float64 in rank 1 ")
+  end)
+
+  it("shows both sides of replicas that differ", function()
+    all_say(2, "cf.allreduce('+', {{a = cf.ones(2), [rank == 1 and 'b' or 'c'] = cf.ones(3)}})",
+      "conflux%.allreduce: ranks disagree: rank 0 has 'c' %(%[3%] float32%), and rank 1 has none ")
   end)
 
   it("shows both calls where they differ, in all ranks", function()

@@ -98,6 +98,18 @@ local function numbers_in(x, path, list, seen)
   return list
 end
 
+-- Gives all ranks the numbers in the root's tree.
+local function send_numbers(fname, w, x, root)
+  local places, paths, values = numbers_in(x, "", {}, {}), {}, {}
+  for k = 1, #places do
+    paths[k], values[k] = places[k].path, rawget(places[k].table, places[k].key)
+  end
+  local list = world.list(w, ("%s of %d numbers (%.0f)"):format(fname, #places,
+    world.hash(table.concat(paths, "\n"))), root, values)
+  for k = 1, #places do rawset(places[k].table, places[k].key, list[k]) end
+  core.synchronized = core.synchronized + 1
+end
+
 --- Makes x in all ranks what the root's is: tensors and numbers, wherever they lie in it; all else stays.  Tensors are
 -- changed in place, and x is returned; of a number the root's is.
 ---@generic T
@@ -113,14 +125,7 @@ function gather.synchronize(x, root)
     return collective.bcast(x, root)
   end
   collective.bcast(x, root)
-  local places, paths, values = numbers_in(x, "", {}, {}), {}, {}
-  for k = 1, #places do
-    paths[k], values[k] = places[k].path, rawget(places[k].table, places[k].key)
-  end
-  local list = world.list(w, ("dist.synchronize of %d numbers (%.0f)"):format(#places,
-    world.hash(table.concat(paths, "\n"))), root, values)
-  for k = 1, #places do rawset(places[k].table, places[k].key, list[k]) end
-  core.synchronized = core.synchronized + 1
+  send_numbers("dist.synchronize", w, x, root)
   return x
 end
 
@@ -193,4 +198,4 @@ function gather.Data(data, o)
   return tree.map(function(t) return take_rows(t, from, to) end, data)
 end
 
-return gather
+return {public = gather, send_numbers = send_numbers}

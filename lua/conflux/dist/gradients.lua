@@ -5,7 +5,7 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local collective = require "conflux.dist.collective"
-local gather = require "conflux.dist.gather"
+local synchronize = require("conflux.dist.gather").public.synchronize
 local sealed = require "conflux.sealed"
 local tree = require "conflux.tree"
 local world = require "conflux.dist.world"
@@ -113,7 +113,7 @@ end
 ---@return T
 function gradients.Model(model)
   world.required "dist.Model"
-  gather.synchronize(model, 0)
+  synchronize(model, 0)
   core.on_gradient[model] = function(g)
     if not core.world then return end
     refuse_replicas "withgradient"

@@ -6,7 +6,7 @@
 -- @module conflux.dist
 local core = require "conflux.core"
 local collective = require "conflux.dist.collective"
-local gather = require "conflux.dist.gather"
+local gather = require("conflux.dist.gather").public
 local gradients = require "conflux.dist.gradients"
 local output = require "conflux.dist.output"
 local world = require "conflux.dist.world"

@@ -126,6 +126,13 @@ end
 -- By world what was compared in it: the texts, and what stands for one without making it.
 local known = setmetatable({}, {__mode = "k"})
 
+--- Whether all ranks are known to give what `key` stands for to such a function.
+---@return boolean
+function schema.is_known(w, key, call)
+  local seen = known[w]
+  return seen ~= nil and seen.keys[key] ~= nil and seen.keys[key][call] == true
+end
+
 --- Makes sure that all ranks give such a value to such a function; a collective where the schema is new.
 ---@param fname string  "dist.allreduce"
 ---@param w conflux.World
