@@ -2,7 +2,6 @@
 #include "comm/control.h"
 
 #include "base/locale.h"
-#include <sched.h>
 #include <stdarg.h>
 
 static void count_init(cf_progress *count) {
@@ -62,23 +61,29 @@ void cf_control_finish(cf_control *control, int32_t rank) {
     move(control, &control->done, least);
 }
 
-void cf_control_break(cf_control *control, int32_t rank, const char *format, ...) {
-    cf_breach *breach = &control->breach;
-    uint32_t whole = 0;
-    if (!atomic_compare_exchange_strong(&breach->state, &whole, 1)) return;
-    va_list arguments;
-    va_start(arguments, format);
-    cf_vformat(breach->why, sizeof breach->why, format, arguments);
-    va_end(arguments);
-    breach->rank = rank;
-    atomic_store(&breach->state, 2);
+void cf_control_stop(cf_control *control) {
     atomic_fetch_or(&control->done.finished, CF_BROKEN);
     atomic_fetch_or(&control->ready.finished, CF_BROKEN);
     ring_all(control);
 }
 
-const char *cf_control_breach(cf_control *control) {
+void cf_control_break(cf_control *control, int32_t rank, const char *format, ...) {
     cf_breach *breach = &control->breach;
-    const uint32_t state = atomic_load(&breach->state);
-    return state == 0 ? NULL : state == 1 ? "another rank failed" : breach->why;
+    uint32_t none = 0;
+    if (atomic_load(&breach->chosen) == 0) {
+        uint32_t place = atomic_fetch_add(&breach->taken, 1);
+        if (place >= CF_WORLD_REASONS) place = CF_WORLD_REASONS - 1; /* any of so many will do */
+        va_list arguments;
+        va_start(arguments, format);
+        cf_vformat(breach->reason[place].why, sizeof breach->reason[place].why, format, arguments);
+        va_end(arguments);
+        breach->reason[place].rank = rank;
+        atomic_compare_exchange_strong(&breach->chosen, &none, place + 1);
+    }
+    cf_control_stop(control);
+}
+
+const char *cf_control_breach(cf_control *control) {
+    const uint32_t chosen = atomic_load(&control->breach.chosen);
+    return chosen ? control->breach.reason[chosen - 1].why : NULL;
 }

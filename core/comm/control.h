@@ -13,6 +13,7 @@ enum {
     CF_MAX_RANKS = 64,
     CF_WORLD_SLOTS = 64,    /* parts that a rank may have under way */
     CF_WORLD_RECORDS = 256, /* calls that are remembered */
+    CF_WORLD_REASONS = 128, /* that are being written at once */
     CF_SMALL_BYTES = 4096   /* a part of so many bytes travels in its slot */
 };
 
@@ -34,7 +35,8 @@ typedef struct cf_record {
     char source[128];
 } cf_record;
 
-typedef enum cf_rank_state { CF_RANK_IN = 1, CF_RANK_LEFT, CF_RANK_SHRINKS } cf_rank_state;
+/* A rank that is given up is killed before the world breaks. */
+typedef enum cf_rank_state { CF_RANK_IN = 1, CF_RANK_LEFT, CF_RANK_SHRINKS, CF_RANK_GIVEN_UP } cf_rank_state;
 
 /* A rank's own part. */
 typedef struct cf_peer {
@@ -50,11 +52,15 @@ typedef struct cf_peer {
     char small[CF_WORLD_SLOTS][CF_MAX_DEVICES][CF_SMALL_BYTES];
 } cf_peer;
 
-/* Why a world is broken. */
+/* Why a world is broken: the first reason that has been written, each in a place of its own.  A rank that dies over its
+ * reason keeps nobody from theirs. */
 typedef struct cf_breach {
-    _Atomic uint32_t state; /* 0: it is whole; 1: one rank writes the reason; 2: broken */
-    int32_t rank;           /* the one at fault; -1: more than one are */
-    char why[1024];
+    _Atomic uint32_t chosen; /* 0: the world is whole; else the place of the reason, from 1 */
+    _Atomic uint32_t taken;  /* places that someone writes in, or has written in */
+    struct {
+        int32_t rank; /* the one at fault; -1: more than one are */
+        char why[1024];
+    } reason[CF_WORLD_REASONS];
 } cf_breach;
 
 /* The world that comes after a broken one. */
@@ -94,6 +100,8 @@ void cf_control_finish(cf_control *control, int32_t rank);
 
 /* Breaks the world, if it is whole: whatever waits goes on, and finds that out.  Any thread. */
 void cf_control_break(cf_control *control, int32_t rank, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Breaks it, for a reason that is there: once more, where the rank that gave it may have died over it. */
+void cf_control_stop(cf_control *control);
 /* The reason, or NULL while the world is whole. */
 const char *cf_control_breach(cf_control *control);
 

@@ -89,7 +89,10 @@ static void end(member *self) {
 static void leave(cf_dependent *dependent) {
     member *self = (member *)dependent;
     cf_world *world = &self->world;
-    if (world->control) {
+    if (world->control && cf_is_forked(&world->context->hub)) { /* the parent stays in the world */
+        cf_watcher_stop(self->watcher);
+        cf_world_unmap(world);
+    } else if (world->control) {
         end(self);
         atomic_store(&world->control->peer[world->meeting.rank].state, CF_RANK_LEFT);
         cf_world_unmap(world);

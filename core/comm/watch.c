@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,19 +17,21 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-/* It looks so often at how far the others are; it warns once after WARN_S. */
-enum { LOOK_MS = 100, WARN_S = 30 };
+/* It looks so often at how far the others are; it warns once after WARN_S.  A rank that is killed is waited for so long,
+ * and so much longer for the rank that is to kill it. */
+enum { LOOK_MS = 100, WARN_S = 30, KILL_MS = 10000, KILLER_S = 20 };
 
 struct cf_watcher {
     cf_world *world;
     cfx_log log;
     pthread_t thread;
-    int stop;                      /* an event: the thread is to end */
-    int process[CF_MAX_RANKS];     /* descriptors of the others' processes; -1: there is none */
-    bool has_closed[CF_MAX_RANKS]; /* its socket has ended */
-    uint64_t ready, done;          /* the counts at the last look */
-    double still;                  /* seconds of looks since they moved, while this rank waits for others */
+    int stop;                  /* an event: the thread is to end */
+    int process[CF_MAX_RANKS]; /* descriptors of the others' processes; -1: there is none */
+    uint64_t ready, done;      /* the counts at the last look */
+    double still;              /* seconds of looks since they moved, while this rank waits for others */
     bool has_warned;
+    bool has_ended[CF_MAX_RANKS]; /* its process, or its socket; it is told once */
+    bool is_over;                 /* the world is broken, and all that wait have been told */
 };
 
 /* ---- words ------------------------------------------------------------------------------------------- */
@@ -97,12 +100,43 @@ static void describe_late(cf_world *world, int32_t r, bool published, char *text
 
 /* ---- looks ------------------------------------------------------------------------------------------- */
 
+/* Ends a rank, so that it writes into nobody's memory any more, whatever wakes it later.  False: it could not be ended, or
+ * nobody can say. */
+static bool kill_rank(const cf_watcher *w, int32_t r) {
+    struct pollfd process = {.fd = w->process[r], .events = POLLIN};
+    if (process.fd < 0) return false;
+#ifdef SYS_pidfd_send_signal
+    if (syscall(SYS_pidfd_send_signal, process.fd, SIGKILL, NULL, 0) != 0 && errno != ESRCH) return false;
+#endif
+    const double until = now() + 1e-3 * KILL_MS;
+    int n;
+    while ((n = poll(&process, 1, LOOK_MS)) <= 0 && now() < until) {}
+    return n > 0;
+}
+
+/* Others that wait for the rank find at the same time that it is late: one of them kills it and tells why. */
+static void give_up(const cf_watcher *w, int32_t r, bool published) {
+    cf_control *control = w->world->control;
+    char text[960];
+    int32_t in = CF_RANK_IN;
+    const bool is_first = atomic_compare_exchange_strong(&control->peer[r].state, &in, CF_RANK_GIVEN_UP);
+    if (!is_first && w->still < w->world->timeout + KILLER_S) return;
+    describe_late(w->world, r, published, text, sizeof text);
+    const bool is_dead = kill_rank(w, r);
+    cf_control_break(control, r, "%s: given up after %g s, and %s", text, w->world->timeout,
+                     is_dead ? "killed" : "not to be killed: its process may still write to memory of other ranks");
+}
+
 static void look(cf_watcher *w, double passed) {
     cf_world *world = w->world;
     cf_control *control = world->control;
-    char text[1024];
+    char text[960];
     bool published;
-    if (cf_control_breach(control)) return;
+    if (cf_control_breach(control)) {
+        if (!w->is_over) cf_control_stop(control); /* the rank that broke it may have died over it */
+        w->is_over = true;
+        return;
+    }
     const int32_t r = late(world, &published);
     const uint64_t ready = cf_counted(&control->ready), done = cf_counted(&control->done);
     if (r < 0 || ready != w->ready || done != w->done) {
@@ -119,8 +153,7 @@ static void look(cf_watcher *w, double passed) {
         describe_late(world, r, published, text, sizeof text);
         cf_control_break(control, r, "%s", text);
     } else if (world->timeout > 0 && w->still > world->timeout) {
-        describe_late(world, r, published, text, sizeof text);
-        cf_control_break(control, r, "%s: given up after %g s", text, world->timeout);
+        give_up(w, r, published);
     } else if (w->still > WARN_S && !w->has_warned) {
         describe_late(world, r, published, text, sizeof text);
         cf_log(1, "%s", text);
@@ -132,7 +165,8 @@ static void look(cf_watcher *w, double passed) {
 static void ended(cf_watcher *w, int32_t r) {
     cf_control *control = w->world->control;
     cf_peer *peer = &control->peer[r];
-    if (atomic_load(&peer->state) == CF_RANK_LEFT) return;
+    w->has_ended[r] = true;
+    if (atomic_load(&peer->state) != CF_RANK_IN) return; /* it has left, or the rank that killed it tells why */
     const uint64_t last = atomic_load(&peer->calls);
     char what[256] = "";
     if (last > 0) cf_world_describe(control, r, last, what, sizeof what);
@@ -154,7 +188,8 @@ static void *watch(void *argument) {
         int32_t of[1 + 2 * CF_MAX_RANKS];
         nfds_t n = 1;
         for (int32_t r = 0; r < m->size; r++) {
-            const int files[] = {w->process[r], w->has_closed[r] ? -1 : m->socket[r]};
+            if (w->has_ended[r]) continue;
+            const int files[] = {w->process[r], m->socket[r]};
             for (int k = 0; k < 2; k++) {
                 if (files[k] < 0) continue;
                 /* of a socket its end alone is news: letters are the next meeting's */
@@ -164,16 +199,8 @@ static void *watch(void *argument) {
         }
         if (poll(polled, n, LOOK_MS) < 0 && errno != EINTR) usleep(LOOK_MS * 1000);
         if (polled[0].revents) break;
-        for (nfds_t k = 1; k < n; k++) {
-            if (!(polled[k].revents & (POLLIN | POLLHUP | POLLERR))) continue;
-            ended(w, of[k]); /* once of each */
-            if (polled[k].fd != w->process[of[k]]) {
-                w->has_closed[of[k]] = true;
-            } else {
-                close(w->process[of[k]]);
-                w->process[of[k]] = -1;
-            }
-        }
+        for (nfds_t k = 1; k < n; k++)
+            if (polled[k].revents & (POLLIN | POLLHUP | POLLERR)) ended(w, of[k]);
         const double at = now();
         look(w, at - before);
         before = at;
@@ -214,6 +241,10 @@ cfx_status cf_watcher_start(cf_world *world, cf_watcher **out) {
 void cf_watcher_stop(cf_watcher *w) {
     const uint64_t one = 1;
     if (!w) return;
+    if (cf_is_forked(&w->world->context->hub)) { /* the thread is the parent's */
+        close_all(w);
+        return;
+    }
     while (write(w->stop, &one, sizeof one) < 0 && errno == EINTR) {}
     pthread_join(w->thread, NULL);
     close_all(w);

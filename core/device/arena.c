@@ -143,6 +143,13 @@ cfx_status cf_arena_take(cf_arena *arena, size_t bytes, void **out) {
     return CFX_OK;
 }
 
+/* A slab has one of the spares: no more gaps come about than there are slabs, and one. */
+static void drop_spare(cf_arena *arena) {
+    gap *spare = arena->spare;
+    arena->spare = spare->next;
+    free(spare);
+}
+
 /* A gap of [from, to), joined with its neighbours. */
 void cf_arena_give(cf_arena *arena, void *slab, size_t bytes) {
     const size_t from = (size_t)((char *)slab - arena->base), to = from + whole_units(bytes);
@@ -156,9 +163,7 @@ void cf_arena_give(cf_arena *arena, void *slab, size_t bytes) {
         arena->spare = g->next;
         *g = (gap){*at, from, to};
         *at = g;
-        return;
-    }
-    if (g->to == from) {
+    } else if (g->to == from) {
         g->to = to;
         gap *next = g->next;
         if (next && next->from == to) {
@@ -170,4 +175,5 @@ void cf_arena_give(cf_arena *arena, void *slab, size_t bytes) {
     } else {
         g->from = from;
     }
+    drop_spare(arena);
 }

@@ -49,7 +49,7 @@ void cf_hub_wake(cf_hub *hub) {
 /* Those who ring while it moves have the lock, or are the host, which waits for the end of the move. */
 void cf_hub_move(cf_hub *hub, cf_sleeper *worker, cf_bell *bell) {
     pthread_mutex_lock(&hub->lock);
-    worker->shared = bell;
+    atomic_store_explicit(&worker->shared, bell, memory_order_release);
     pthread_mutex_unlock(&hub->lock);
 }
 

@@ -26,17 +26,19 @@ static inline void cf_bell_ring(cf_bell *bell, bool shared) {
 
 typedef struct cf_sleeper {
     cf_bell own;
-    cf_bell *shared;         /* NULL, or where it sleeps instead: other processes ring there */
-    struct cf_sleeper *next; /* of the hub's */
+    _Atomic(cf_bell *) shared; /* NULL, or where it sleeps instead: other processes ring there */
+    struct cf_sleeper *next;   /* of the hub's */
 } cf_sleeper;
 
 static inline cf_bell *cf_sleeper_bell(cf_sleeper *sleeper) {
-    return sleeper->shared ? sleeper->shared : &sleeper->own;
+    cf_bell *shared = atomic_load_explicit(&sleeper->shared, memory_order_acquire);
+    return shared ? shared : &sleeper->own;
 }
 
 /* Wakes it if it sleeps.  The host, or with the hub's lock any thread. */
 static inline void cf_sleeper_wake(cf_sleeper *sleeper) {
-    cf_bell_ring(cf_sleeper_bell(sleeper), sleeper->shared != NULL);
+    cf_bell *bell = cf_sleeper_bell(sleeper);
+    cf_bell_ring(bell, bell != &sleeper->own);
 }
 
 /* A command's op, and the line of the script that enqueued it; line 0: not known. */

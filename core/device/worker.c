@@ -48,8 +48,11 @@ static cf_command *next(cf_queue *queue) {
     }
 }
 
-/* The inbox of the worker that runs e's queue. */
-static cf_inbox *inbox_of(cf_event e) { return (cf_inbox *)((char *)e.timeline->worker - offsetof(cf_inbox, worker)); }
+/* The inbox of the worker that runs e's queue, or NULL. */
+static cf_inbox *inbox_of(cf_event e) {
+    cf_sleeper *worker = e.timeline->worker;
+    return worker ? (cf_inbox *)((char *)worker - offsetof(cf_inbox, worker)) : NULL;
+}
 
 /* From `ticket` on.  On a device that only launches, an early fault may be found after a late one. */
 static void poison(cf_queue *queue, uint64_t ticket, uint32_t fault) {
@@ -173,7 +176,7 @@ static bool is_wanted(cf_queue *queue) {
 static bool follows(cf_worker *worker, int q, cf_event e) {
     if (cf_event_done(e)) return true;
     cf_inbox *of = inbox_of(e);
-    if (!worker->backend->streams || !e.timeline->worker || of->backend != worker->backend) {
+    if (!worker->backend->streams || !of || of->backend != worker->backend) {
         /* a device that launches is asked at once how far it is, not only when this worker sleeps */
         if (e.timeline->launches && !is_awaited(e.timeline, e.ticket)) cf_alarm_set(e);
         return false;
@@ -342,7 +345,7 @@ static bool idle(cf_inbox *inbox) { return !next(&inbox->queue[CF_COMPUTE]) && !
 static void sleep_once(cf_worker *worker, cf_inbox *inbox) {
     cf_event on[CF_QUEUES];
     cf_bell *bell = cf_sleeper_bell(&inbox->worker);
-    const bool is_shared = inbox->worker.shared != NULL;
+    const bool is_shared = bell != &inbox->worker.own;
     const uint32_t seen = cf_word_read(&bell->wake);
     atomic_store_explicit(&bell->asleep, 1, memory_order_seq_cst);
     const bool ran = step(worker, inbox, on);
@@ -435,7 +438,8 @@ cfx_status cf_worker_start(cf_inbox *inbox, const char *device, void *state) {
 
 void cf_worker_stop(cf_inbox *inbox) {
     atomic_store(&inbox->stop, 1);
-    cf_unpark_all(&cf_sleeper_bell(&inbox->worker)->wake, inbox->worker.shared != NULL);
+    cf_bell *bell = cf_sleeper_bell(&inbox->worker);
+    cf_unpark_all(&bell->wake, bell != &inbox->worker.own);
     pthread_join(inbox->thread, NULL);
     inbox->thread = 0;
 }
