@@ -46,6 +46,17 @@ local THEIRS = {
   relu6 = "x:clamp(0, 6)",
   hardtanh = "x:clamp(-1, 1)", dataparallel = "cf.replicate(model)", distributeddataparallel = "cf.replicate(model)",
   distributed = "cf.dist, over processes, and cf.replicate with cf.withdevices, over devices",
+  -- FluxMPI's and FluxDistributed's
+  total_workers = "dist.size()", fluxmpi_print = "dist.print(..)", fluxmpi_println = "dist.println(..)",
+  clean_print = "dist.print(..)", clean_println = "dist.println(..)", distributedoptimizer = "dist.Optimizer(opt)",
+  distributedoptimiser = "dist.Optimizer(opt)", distributeddatacontainer = "dist.Data(data)",
+  dataparalleldataloader = "cf.data.DataLoader, sharded after dist.init", syncgrads = "dist.allreduce_gradients(g)",
+  dataparallelfluxmodel = "dist.Model(model)", fluxmpifluxmodel = "dist.Model(model)",
+  dataparallelparamswrapper = "dist.Model(model)", getgrads = "dist.allreduce_gradients(g)",
+  broadcast_parameters = "dist.bcast(x, root)", safe_allreduce = "dist.allreduce(op, x)",
+  safe_bcast = "dist.bcast(x, root)", safe_reduce = "dist.reduce(op, root, x)", ensure_synced = "dist.same(x)",
+  all_reduce = "cf.allreduce, over replicas, and dist.allreduce, over ranks", all_gather = "dist.allgather(x)",
+  init_process_group = "dist.init()", get_rank = "dist.rank()", get_world_size = "dist.size()",
   -- losses
   cross_entropy = "nn.crossentropy(logits, ids)", crossentropyloss = "nn.crossentropy(logits, ids)",
   logitcrossentropy = "nn.crossentropy(logits, ids)", nllloss = "nn.crossentropy, of logits",

@@ -128,6 +128,25 @@ describe("cf.dist over ranks #program", function()
     ]]
   end)
 
+  it("averages by weights, of which 0 counts nothing", function()
+    everywhere [[
+      local weight = rank == 1 and 0 or rank + 1
+      local total = sum(function(r) return r == 1 and 0 or r + 1 end)
+      local wanted = sum(function(r) return r == 1 and 0 or (r + 1) * (r + 1) / total end)
+      local x = cf.full(rank == 1 and 0 / 0 or rank + 1, 3000)
+      assert(math.abs(dist.allreduce("avg", x, {weight = weight}):max():item() - wanted) < 1e-5)
+      assert(math.abs(dist.allreduce("avg", rank == 1 and 0 / 0 or rank + 1, {weight = weight}) - wanted) < 1e-9)
+      assert(refused(dist.allreduce, "+", 1, {weight = 1}):find "a weight needs the operation 'avg'")
+      -- more devices than samples
+      local loader = cf.data.DataLoader({x = cf.ones(2) * 3})
+      for _, batch in loader:epoch(0) do
+        local means = cf.withdevices(function(i) return batch[i].n > 0 and batch[i].x:mean() or cf.zeros({}) end)
+        cf.allreduce("avg", means, {weights = batch})
+        expect(means[1]:item(), 3)
+      end
+    ]]
+  end)
+
   it("folds by a function, in the order of the ranks", function()
     everywhere [[
       local function digits(a, b) return a * 10 + b end

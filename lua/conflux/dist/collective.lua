@@ -13,6 +13,7 @@ local settle, is_tensor, new = core.settle, core.is_tensor, core.new
 local fail, describe = check.fail, check.describe
 local setmetatable, type = setmetatable, type
 
+local weight_t = ffi.typeof "double[1]"
 local OPS = {["+"] = "sum", ["*"] = "prod", sum = "sum", prod = "prod", max = "max", min = "min", avg = "avg"}
 local FLOAT16, BUFFER = C.CFX_FLOAT16, C.CFX_FLAG_BUFFER
 
@@ -25,6 +26,16 @@ end
 
 local function root_of(fname, w, root)
   return check.integer(fname, "root", root, 0, w.size - 1)
+end
+
+-- Samples of this rank, or nil.
+local function weight_of(fname, op, weight)
+  if weight == nil then return nil end
+  if op ~= "avg" then fail(fname, "a weight needs the operation 'avg', got %s", describe(op)) end
+  if type(weight) ~= "number" or not (weight >= 0 and weight < math.huge) then
+    check.wrong(fname, "weight", "a count of 0 or more", weight)
+  end
+  return weight
 end
 
 -- ---- numbers --------------------------------------------------------------------------------------------------
@@ -47,10 +58,22 @@ local function fold_numbers(fname, w, op, x)
   return op == "avg" and result / w.size or result
 end
 
+-- The mean of the numbers of those ranks that have a weight.
+local function weigh_numbers(fname, w, weight, x)
+  local weights, values = world.numbers(w, fname .. " weight", weight), world.numbers(w, fname .. " avg", x)
+  local total, sum = 0, 0
+  for r = 1, w.size do
+    if weights[r] > 0 then total, sum = total + weights[r], sum + weights[r] * values[r] end
+  end
+  if total == 0 then fail(fname, "argument 'weight': all are 0: there is nothing to average") end
+  return sum / total
+end
+
 -- ---- tensors --------------------------------------------------------------------------------------------------
 
 -- Enqueues it.  Its second result must live until C is done.
-local function combine(op, root, n, array, kept)
+local function combine(op, root, n, array, kept, weight)
+  if weight then return C.cfx_weighted_mean(weight_t(weight), -1, 1, n, array), kept end
   if root then return C.cfx_reduce_to(op, root, 1, n, array), kept end
   return C.cfx_allreduce(op, 1, n, array), kept
 end
@@ -151,9 +174,10 @@ local function fold(fname, w, op, root, leaves)
   for k = 1, leaves.n do copy(leaves.array[k - 1], results[k]) end
 end
 
-local function join(fname, w, op, root, x)
+local function join(fname, w, op, root, x, weight)
   core.at_line()
   if type(x) == "number" then
+    if weight then return weigh_numbers(fname, w, weight, x) end
     local result = fold_numbers(fname, w, op, x)
     return (not root or root == w.rank) and result or x
   end
@@ -166,8 +190,8 @@ local function join(fname, w, op, root, x)
   end
   local n, array, kept = reducible(fname, w, op, leaves)
   if n == 0 then return x end
-  local st = combine(op, root, n, array, kept)
-  if st ~= 0 then settle(st, combine, op, root, n, array, kept) end
+  local st = combine(op, root, n, array, kept, weight)
+  if st ~= 0 then settle(st, combine, op, root, n, array, kept, weight) end
   return x
 end
 
@@ -198,13 +222,15 @@ end
 ---@generic T
 ---@param op string|fun(a: any, b: any): any
 ---@param x T  a tensor, a number, or a tree of tensors
----@param options? {into: T?}  into: takes the result, and x stays
+---@param options? {into: T?, weight: number?}  into: takes the result, and x stays; weight: "avg" is the mean over
+---  samples of which this rank has had so many, and a rank without any counts nothing, whatever it holds
 ---@return T
 function collective.allreduce(op, x, options)
   local w = world.required "dist.allreduce"
   op = op_of("dist.allreduce", op)
-  options = check.options("dist.allreduce", options, {"into"})
-  return join("dist.allreduce", w, op, nil, target("dist.allreduce", x, options.into))
+  options = check.options("dist.allreduce", options, {"into", "weight"})
+  local weight = weight_of("dist.allreduce", op, options.weight)
+  return join("dist.allreduce", w, op, nil, target("dist.allreduce", x, options.into), weight)
 end
 
 --- Like allreduce, but only `root`'s value changes.
@@ -283,13 +309,14 @@ end
 -- collectives of tensors are under way when they return; that of a number is done.)
 ---@param op string|fun(a: any, b: any): any
 ---@param x any
----@param options? {into: any}
+---@param options? {into: any, weight: number?}
 ---@return conflux.Request
 function collective.iallreduce(op, x, options)
   local w = world.required "dist.iallreduce"
   op = op_of("dist.iallreduce", op)
-  options = check.options("dist.iallreduce", options, {"into"})
-  return request(join("dist.iallreduce", w, op, nil, target("dist.iallreduce", x, options.into)))
+  options = check.options("dist.iallreduce", options, {"into", "weight"})
+  local weight = weight_of("dist.iallreduce", op, options.weight)
+  return request(join("dist.iallreduce", w, op, nil, target("dist.iallreduce", x, options.into), weight))
 end
 
 --- Like bcast, but returns a request.
