@@ -22,7 +22,8 @@ local function assert_figures(expected, figures, text)
 end
 
 describe("benchmarks #program", function()
-  for _, name in ipairs {"mlp", "conv", "resnet", "dispatch", "allreduce", "memory", "loader", "gpu"} do
+  for _, name in ipairs {"mlp", "conv", "resnet", "dispatch", "allreduce", "memory", "loader", "gpu", "comm",
+    "faults"} do
     it(name .. " says what it measures", function()
       local text = run(name .. ".lua --help")
       assert.truthy(text:find(name .. ".lua [--quick]", 1, true), text)
@@ -110,6 +111,20 @@ describe("benchmarks #program", function()
     assert_figures(expected, figures, text)
   end)
 
+  it("comm shows each size beside the loop on the same memory", function()
+    local text, figures = run "comm.lua --quick"
+    local expected = {comm_4B_us = "us", comm_4B_over_local = "ratio"}
+    for _, prefix in ipairs {"comm_4MiB_", "comm_64KiB_"} do
+      expected[prefix .. "us"], expected[prefix .. "loop_us"], expected[prefix .. "of_loop"] = "us", "us", "ratio"
+    end
+    assert_figures(expected, figures, text)
+  end)
+
+  it("faults shows the news of a death beside the system's", function()
+    local text, figures = run "faults.lua --quick"
+    assert_figures({death_to_error_us = "us", death_poll_us = "us", death_to_error_over_poll = "ratio"}, figures, text)
+  end)
+
   it("memory shows what a run adds", function()
     local text, figures = run "memory.lua --quick"
     assert.is_truthy(figures.memory_growth_bytes, text)
@@ -163,7 +178,7 @@ describe("benchmarks #program", function()
 
   it("PyTorch's peers explain themselves without PyTorch, and say that it is missing", function()
     if not program.has "python3" then return pending "there is no python3" end
-    for _, name in ipairs {"peer_gpu", "peer_mlp"} do
+    for _, name in ipairs {"peer_gpu", "peer_mlp", "peer_gloo"} do
       -- a module that is None is one that cannot be imported
       local command = ([[python3 -c 'import runpy, sys; sys.modules["torch"] = None
 sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name="__main__")' scripts/bench/%s.py]]):format(name)
