@@ -3,6 +3,7 @@
 local core = require "conflux.core"
 local check = require "conflux.check"
 local collective = require "conflux.collective"
+local gather = require("conflux.dist.gather").public
 local plans = require "conflux.plan"
 local scheduler = require "conflux.scheduler"
 local tree = require "conflux.tree"
@@ -59,8 +60,20 @@ local function copy(x, parts, device)
   return type(x) == "table" and tree.map(function(t) return copies[t] end, x) or x
 end
 
+-- Refuses a model of which another rank has another one: a collective, where there are other ranks.
+local function check_ranks(x)
+  local record = core.world and type(x) == "table" and tree.flatten(x)
+  if not record or not tree.has_layer(record) then return end
+  local same, path, rank = gather.same(x)
+  if not same then
+    check.fail("replicate", "the model's %s differs between rank 0 and rank %d: make it of one seed in all ranks "
+      .. "(cf.seed), or make it equal by cf.dist.synchronize", check.quote(path), rank)
+  end
+end
+
 --- Copies `x` to each device.  The copies never alias `x` or each other; tensors tied in `x` stay tied in every
--- copy; the parameters of a copy lie in one buffer per dtype, its other tensors in others.
+-- copy; the parameters of a copy lie in one buffer per dtype, its other tensors in others.  After cf.dist.init all
+-- ranks replicate a model together, which must be equal in them.
 ---@generic T
 ---@param x T                                 any tensor, module, optimiser state, or nested table of them
 ---@param devices? (conflux.Device|string)[]  default: `cf.devices()`
@@ -73,6 +86,7 @@ local function replicate(x, devices, f)
     check.arg("replicate", "x", "a tensor, a module or a nested table", x)
   end
   if type(f) ~= "nil" and type(f) ~= "function" then check.arg("replicate", "f", "a function", f) end
+  if not f then check_ranks(x) end
   local list = scheduler.list(devices)
   local parts = not f and parts_of(x)
   for i = 1, #devices do

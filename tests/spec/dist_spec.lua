@@ -571,6 +571,24 @@ describe("cf.dist over ranks #program", function()
     end
   end)
 
+  it("refuses to replicate models that differ", function()
+    all_say(2, "cf.seed(rank) cf.replicate(cf.nn.Chain(cf.nn.Dense(2, 3)))",
+      "conflux%.replicate: the model's '1%.weight' differs between rank 0 and rank 1: ")
+  end)
+
+  it("makes a world of the ranks that are left", function()
+    local out = ranks(3, "cpu", [[
+      local x = dist.allreduce("+", cf.full(rank + 1, 3000))
+      x:sum():item()
+      if rank == 1 then error "no more data" end
+      assert(refused(function() dist.allreduce("+", cf.ones(3000)):sum():item() end):find "no more data")
+      dist.shrink()
+      print(dist.rank(), dist.size(), dist.allreduce("+", 1), x:max():item(), dist.same(x))
+    ]])
+    assert.is_truthy(out:find("[0] 0\t2\t2\t6\ttrue\n", 1, true), out)
+    assert.is_truthy(out:find("[2] 1\t2\t2\t6\ttrue\n", 1, true), out)
+  end)
+
   it("lets a rank leave by os.exit", function()
     local out, err, code = ranks(2, "cpu", "if rank == 1 then os.exit(0) end print 'done'")
     assert.same({"[0] done\n", "", 0}, {out, err, code})

@@ -14,7 +14,7 @@ local world = require "conflux.dist.world"
 local dist = {}
 
 for _, name in ipairs {"init", "initialized", "finalize", "rank", "size", "local_rank", "local_size", "hosts",
-  "config"} do
+  "shrink", "config"} do
   dist[name] = world[name]
 end
 for _, name in ipairs {"allreduce", "reduce", "bcast", "barrier", "iallreduce", "ibcast", "waitall"} do

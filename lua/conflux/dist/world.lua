@@ -249,6 +249,17 @@ function world.finalize()
   core.world = nil
 end
 
+--- Makes a world of the ranks that are left, in their order, where one has ended or was given up: all of them call it,
+-- to go on, or to save what they have.  Tensors that the broken collective was to write stay void.
+function world.shrink()
+  world.required "dist.shrink"
+  core.at_line()
+  local st = C.cfx_world_shrink(core.context())
+  if place().size == 0 then core.world = nil end -- it is left where that fails
+  if st ~= 0 then settle(st) end
+  enter()
+end
+
 --- This process's rank, from 0.
 ---@return integer
 function world.rank() return world.required("dist.rank").rank end
