@@ -19,7 +19,8 @@ enum { UNIT = 1024 };
 /* One part, as the commands of a rank know it. */
 typedef struct step {
     cf_world *world;
-    uint64_t number; /* of the part, in the world */
+    const cf_timeline *timeline; /* of its queue */
+    uint64_t number;             /* of the part, in the world */
     uint64_t call, check;
     int64_t n;
     int32_t dtype, op, root;
@@ -52,21 +53,24 @@ static cf_queue *lead_of(const cf_world *world) { return cf_queue_at(world->cont
 
 static cfx_status fail_broken(cf_world *world) { return cf_fail(CFX_EFAULT, "%s", cf_control_breach(world->control)); }
 
-/* A part whose data never came is not told of: the others hear why instead. */
+/* This rank's queue was poisoned before the command: the others hear why, for they would wait for it. */
+static cfx_status tell_fault(const step *s) {
+    cf_world *world = s->world;
+    const int32_t rank = world->meeting.rank;
+    const cf_fault *fault = cf_timeline_fault(s->timeline);
+    char where[160] = "";
+    if (fault && fault->line > 0) snprintf(where, sizeof where, " at %s:%d", fault->source, (int)fault->line);
+    cf_control_break(world->control, rank, "rank %d of %d (pid %d) failed%s: %s", (int)rank, (int)world->meeting.size,
+                     (int)world->control->peer[rank].pid, where, fault ? fault->message : "its work was skipped");
+    return CFX_OK;
+}
+
 static cfx_status run_publish(cf_worker *worker, void *payload, bool poisoned) {
     step *s = payload;
     cf_world *world = s->world;
     const int32_t rank = world->meeting.rank;
     (void)worker;
-    if (poisoned) {
-        const cf_fault *fault = cf_timeline_fault(&lead_of(world)->timeline);
-        char where[160] = "";
-        if (fault && fault->line > 0) snprintf(where, sizeof where, " at %s:%d", fault->source, (int)fault->line);
-        cf_control_break(world->control, rank, "rank %d of %d (pid %d) failed%s: %s", (int)rank,
-                         (int)world->meeting.size, (int)world->control->peer[rank].pid, where,
-                         fault ? fault->message : "its work was skipped");
-        return CFX_OK;
-    }
+    if (poisoned) return tell_fault(s);
     if (cf_control_breach(world->control)) return fail_broken(world);
     cf_notice *notice = notice_of(s, rank);
     notice->call = s->call;
@@ -195,7 +199,7 @@ static cfx_status join(cf_worker *worker, step *s) {
 
 static cfx_status run_join(cf_worker *worker, void *payload, bool poisoned) {
     step *s = payload;
-    if (poisoned) return CFX_OK;
+    if (poisoned) return tell_fault(s);
     const cfx_status status = join(worker, s);
     if (status != CFX_OK)
         cf_control_break(s->world->control, s->world->meeting.rank,
@@ -208,7 +212,8 @@ static cfx_status run_join(cf_worker *worker, void *payload, bool poisoned) {
 static cfx_status run_finish(cf_worker *worker, void *payload, bool poisoned) {
     const step *s = payload;
     (void)worker;
-    if (!poisoned) cf_control_finish(s->world->control, s->world->meeting.rank);
+    if (poisoned) return tell_fault(s);
+    cf_control_finish(s->world->control, s->world->meeting.rank);
     return CFX_OK;
 }
 
@@ -298,6 +303,7 @@ static cfx_status enqueue(const work *w, cf_dispatch *d, int32_t k, int32_t repl
     void *payload;
     CF_TRY(cf_dispatch_reserve(d, step_bytes(w->group), &payload));
     fill_step(w, k, replica, payload);
+    ((step *)payload)->timeline = &d->queue->timeline;
     *out = cf_dispatch_end(d);
     return CFX_OK;
 }
