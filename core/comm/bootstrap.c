@@ -13,6 +13,8 @@
 
 #include "base/locale.h"
 #include "base/status.h"
+#include "comm/letter.h"
+#include "comm/slurm.h"
 
 /* ---- which rank -------------------------------------------------------------------------------------- */
 
@@ -31,7 +33,7 @@ static bool number_of(const char *name, int *out) {
 }
 
 /* Names of variables by which other launchers say how many processes there are. */
-static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "SLURM_STEP_NUM_TASKS"};
+static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE"};
 
 static cfx_status refuse_others(void) {
     int n, rank;
@@ -59,7 +61,10 @@ cfx_status cf_bootstrap_find(cf_meeting *out) {
     *out = (cf_meeting){.size = 1};
     for (int r = 0; r < CF_MAX_RANKS; r++) out->socket[r] = -1;
     int rank, size;
-    if (!number_of("CONFLUX_RANK", &rank) || !number_of("CONFLUX_WORLD_SIZE", &size)) return refuse_others();
+    if (!number_of("CONFLUX_RANK", &rank) || !number_of("CONFLUX_WORLD_SIZE", &size)) {
+        CF_TRY(cf_slurm_find(out));
+        return out->size > 1 ? CFX_OK : refuse_others();
+    }
     if (size > CF_MAX_RANKS) return cf_fail(CFX_EARG, "expected at most %d processes, got %d", CF_MAX_RANKS, size);
     if (rank >= size) return cf_fail(CFX_ESTATE, "CONFLUX_RANK is %d, of CONFLUX_WORLD_SIZE %d", rank, size);
     out->rank = rank;
@@ -82,87 +87,6 @@ cfx_status cf_bootstrap_find(cf_meeting *out) {
     return *at == '\0' ? CFX_OK : bad_sockets(text);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------- */
-
-enum { HELLO = 0x43464831, WELCOME, READY, GO, REFUSED };
-enum { FILES = CF_MAX_RANKS + 1, WHY = 1024 };
-
-typedef struct letter {
-    uint32_t kind;
-    int32_t abi, rank, size, ndevices;
-    uint64_t bytes[CF_MAX_RANKS]; /* HELLO: of its arena, [0]; WELCOME: of all */
-    char why[WHY];                /* REFUSED */
-} letter;
-
-/* One that came, with its files, which are the reader's to close. */
-typedef struct received {
-    letter letter;
-    int32_t pid;
-    int nfiles, file[FILES];
-} received;
-
-static void close_files(received *r) {
-    while (r->nfiles > 0) close(r->file[--r->nfiles]);
-}
-
-static bool send_letter(int socket, const letter *what, int nfiles, const int *files) {
-    union {
-        char room[CMSG_SPACE(FILES * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-        struct cmsghdr align;
-    } control;
-    const struct ucred own = {getpid(), geteuid(), getegid()};
-    struct iovec body = {(void *)what, sizeof *what};
-    struct msghdr message = {.msg_iov = &body, .msg_iovlen = 1, .msg_control = control.room};
-    memset(&control, 0, sizeof control);
-    message.msg_controllen = CMSG_SPACE(sizeof own) + (nfiles ? CMSG_SPACE((size_t)nfiles * sizeof(int)) : 0);
-    struct cmsghdr *at = CMSG_FIRSTHDR(&message);
-    at->cmsg_level = SOL_SOCKET;
-    at->cmsg_type = SCM_CREDENTIALS;
-    at->cmsg_len = CMSG_LEN(sizeof own);
-    memcpy(CMSG_DATA(at), &own, sizeof own);
-    if (nfiles) {
-        at = CMSG_NXTHDR(&message, at);
-        at->cmsg_level = SOL_SOCKET;
-        at->cmsg_type = SCM_RIGHTS;
-        at->cmsg_len = CMSG_LEN((size_t)nfiles * sizeof(int));
-        memcpy(CMSG_DATA(at), files, (size_t)nfiles * sizeof(int));
-    }
-    ssize_t n;
-    while ((n = sendmsg(socket, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {}
-    return n == (ssize_t)sizeof *what;
-}
-
-/* 1: a letter came; 0: nothing is there; -1: the other end is closed, or sent what no rank sends. */
-static int receive(int socket, received *out) {
-    union {
-        char room[CMSG_SPACE(FILES * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
-        struct cmsghdr align;
-    } control;
-    struct iovec body = {&out->letter, sizeof out->letter};
-    struct msghdr message = {
-        .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control};
-    out->nfiles = 0;
-    out->pid = 0;
-    const ssize_t n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : -1;
-    bool is_ours = false;
-    for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
-        if (at->cmsg_level != SOL_SOCKET) continue;
-        if (at->cmsg_type == SCM_RIGHTS) {
-            out->nfiles = (int)((at->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(out->file, CMSG_DATA(at), (size_t)out->nfiles * sizeof(int));
-        } else if (at->cmsg_type == SCM_CREDENTIALS) {
-            struct ucred from;
-            memcpy(&from, CMSG_DATA(at), sizeof from);
-            out->pid = from.pid;
-            is_ours = from.uid == geteuid();
-        }
-    }
-    if (n == (ssize_t)sizeof out->letter && is_ours && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) return 1;
-    close_files(out);
-    return -1;
-}
-
 /* ---- waiting ----------------------------------------------------------------------------------------- */
 
 static double now(void) {
@@ -172,10 +96,10 @@ static double now(void) {
 }
 
 static void refuse_all(const cf_world *world, const char *why) {
-    letter refusal = {.kind = REFUSED};
+    cf_letter refusal = {.kind = CF_REFUSED};
     snprintf(refusal.why, sizeof refusal.why, "%s", why);
     for (int32_t r = 0; r < world->meeting.size; r++)
-        if (world->meeting.socket[r] >= 0) (void)send_letter(world->meeting.socket[r], &refusal, 0, NULL);
+        if (world->meeting.socket[r] >= 0) (void)cf_letter_send(world->meeting.socket[r], &refusal, 0, NULL);
 }
 
 /* Appends "1, 3" for the ranks that are still waited for. */
@@ -189,7 +113,7 @@ static const char *missing(const cf_world *world, const bool *has_come, char *te
 }
 
 /* Waits for one letter of that kind from every rank that this one has a socket to. */
-static cfx_status await(cf_world *world, uint32_t kind, double until, received *all) {
+static cfx_status await(cf_world *world, uint32_t kind, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
     bool has_come[CF_MAX_RANKS] = {false};
     char text[256];
@@ -198,15 +122,15 @@ static cfx_status await(cf_world *world, uint32_t kind, double until, received *
         int n = 0;
         for (int32_t r = 0; r < m->size; r++) {
             if (m->socket[r] < 0 || has_come[r]) continue;
-            const int got = receive(m->socket[r], &all[r]);
+            const int got = cf_letter_receive(m->socket[r], &all[r]);
             if (got < 0)
                 return cf_fail(CFX_EFAULT, "rank %d of %d ended before all had come to init", (int)r, (int)m->size);
-            if (got > 0 && all[r].letter.kind == REFUSED) return cf_fail(CFX_EFAULT, "%s", all[r].letter.why);
+            if (got > 0 && all[r].letter.kind == CF_REFUSED) return cf_fail(CFX_EFAULT, "%s", all[r].letter.why);
             if (got > 0 && all[r].letter.kind == kind) {
                 has_come[r] = true;
                 continue;
             }
-            if (got > 0) close_files(&all[r]); /* of a world that is over */
+            if (got > 0) cf_letter_close_files(&all[r]); /* of a world that is over */
             polled[n++] = (struct pollfd){.fd = m->socket[r], .events = POLLIN};
         }
         if (n == 0) return CFX_OK;
@@ -236,8 +160,8 @@ static cfx_status map_arenas(cf_world *world, const uint64_t *bytes, const int *
     return CFX_OK;
 }
 
-static cfx_status check_hello(const cf_world *world, int32_t r, const received *got) {
-    const letter *hello = &got->letter;
+static cfx_status check_hello(const cf_world *world, int32_t r, const cf_received *got) {
+    const cf_letter *hello = &got->letter;
     if (hello->abi == CFX_ABI_VERSION && hello->rank == r && hello->size == world->meeting.size && got->nfiles == 1 &&
         hello->ndevices > 0 && hello->ndevices <= CF_MAX_DEVICES)
         return CFX_OK;
@@ -245,11 +169,11 @@ static cfx_status check_hello(const cf_world *world, int32_t r, const received *
 }
 
 /* Rank 0: gathers all ranks' arenas, makes the control segment, and tells all. */
-static cfx_status invite(cf_world *world, double until, received *all) {
+static cfx_status invite(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
-    letter welcome = {.kind = WELCOME, .abi = CFX_ABI_VERSION, .size = m->size};
-    int files[FILES], control = -1;
-    CF_TRY(await(world, HELLO, until, all));
+    cf_letter welcome = {.kind = CF_WELCOME, .abi = CFX_ABI_VERSION, .size = m->size};
+    int files[CF_LETTER_FILES], control = -1;
+    CF_TRY(await(world, CF_HELLO, until, all));
     for (int32_t r = 1; r < m->size; r++) CF_TRY(check_hello(world, r, &all[r]));
     CF_TRY(cf_arena_file_new("conflux-world", cf_control_bytes(m->size), &control));
     cfx_status status = map_control(world, control);
@@ -271,55 +195,56 @@ static cfx_status invite(cf_world *world, double until, received *all) {
         }
     }
     for (int32_t r = 1; r < m->size && status == CFX_OK; r++)
-        if (!send_letter(m->socket[r], &welcome, m->size + 1, files))
+        if (!cf_letter_send(m->socket[r], &welcome, m->size + 1, files))
             status = cf_fail(CFX_EFAULT, "rank %d of %d cannot be told of the others: %s", (int)r, (int)m->size,
                              cf_strerror(errno));
     close(control);
     return status;
 }
 
-static cfx_status host(cf_world *world, double until, received *all) {
+static cfx_status host(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
-    const letter go = {.kind = GO};
+    const cf_letter go = {.kind = CF_GO};
     CF_TRY(invite(world, until, all));
-    for (int32_t r = 1; r < m->size; r++) close_files(&all[r]);
-    CF_TRY(await(world, READY, until, all));
-    for (int32_t r = 1; r < m->size; r++) (void)send_letter(m->socket[r], &go, 0, NULL); /* its end is seen later */
+    for (int32_t r = 1; r < m->size; r++) cf_letter_close_files(&all[r]);
+    CF_TRY(await(world, CF_READY, until, all));
+    for (int32_t r = 1; r < m->size; r++) (void)cf_letter_send(m->socket[r], &go, 0, NULL); /* its end is seen later */
     return CFX_OK;
 }
 
-static cfx_status visit(cf_world *world, double until, received *all) {
+static cfx_status visit(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
     const int file = cf_arena_file(world->context->arena);
-    letter hello = {.kind = HELLO,
-                    .abi = CFX_ABI_VERSION,
-                    .rank = m->rank,
-                    .size = m->size,
-                    .ndevices = world->context->ndevices,
-                    .bytes = {cf_arena_bytes(world->context->arena)}};
-    if (!send_letter(m->socket[0], &hello, 1, &file))
+    cf_letter hello = {.kind = CF_HELLO,
+                       .abi = CFX_ABI_VERSION,
+                       .rank = m->rank,
+                       .size = m->size,
+                       .ndevices = world->context->ndevices,
+                       .bytes = {cf_arena_bytes(world->context->arena)}};
+    if (!cf_letter_send(m->socket[0], &hello, 1, &file))
         return cf_fail(CFX_EFAULT, "rank 0 of %d ended before all had come to init", (int)m->size);
-    CF_TRY(await(world, WELCOME, until, all));
-    received *got = &all[0];
+    CF_TRY(await(world, CF_WELCOME, until, all));
+    cf_received *got = &all[0];
     if (got->letter.abi != CFX_ABI_VERSION || got->letter.size != m->size || got->nfiles != m->size + 1)
         return cf_fail(CFX_EFAULT, "rank 0 runs another version of Conflux, or is another program");
     CF_TRY(map_control(world, got->file[0]));
     CF_TRY(map_arenas(world, got->letter.bytes, got->file + 1));
-    hello.kind = READY;
-    if (!send_letter(m->socket[0], &hello, 0, NULL))
+    hello.kind = CF_READY;
+    if (!cf_letter_send(m->socket[0], &hello, 0, NULL))
         return cf_fail(CFX_EFAULT, "rank 0 of %d ended before all had come to init", (int)m->size);
-    close_files(got);
-    return await(world, GO, until, all);
+    cf_letter_close_files(got);
+    return await(world, CF_GO, until, all);
 }
 
 cfx_status cf_bootstrap_meet(cf_world *world) {
     const double until = world->timeout > 0 ? now() + world->timeout : 0;
     void *memory;
     if (world->meeting.size == 1) return CFX_OK;
-    CF_TRY(cf_alloc_zero(CF_MAX_RANKS, sizeof(received), &memory));
-    received *all = memory;
-    const cfx_status status = world->meeting.rank == 0 ? host(world, until, all) : visit(world, until, all);
-    for (int32_t r = 0; r < CF_MAX_RANKS; r++) close_files(&all[r]);
+    CF_TRY(cf_alloc_zero(CF_MAX_RANKS, sizeof(cf_received), &memory));
+    cf_received *all = memory;
+    cfx_status status = world->meeting.is_slurms ? cf_slurm_connect(world, until) : CFX_OK;
+    if (status == CFX_OK) status = world->meeting.rank == 0 ? host(world, until, all) : visit(world, until, all);
+    for (int32_t r = 0; r < CF_MAX_RANKS; r++) cf_letter_close_files(&all[r]);
     free(memory);
     if (status == CFX_OK) return CFX_OK;
     refuse_all(world, cfx_error());

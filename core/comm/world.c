@@ -4,11 +4,16 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 void cf_world_unmap(cf_world *world) {
     const int32_t size = world->meeting.size;
     if (world->control && !world->is_in_arena) munmap(world->control, cf_control_bytes(size));
     world->control = NULL;
+    for (int32_t r = 0; r < size && world->meeting.is_slurms; r++) {
+        if (world->meeting.socket[r] >= 0) close(world->meeting.socket[r]);
+        world->meeting.socket[r] = -1;
+    }
     for (int32_t r = 0; r < size; r++) {
         if (r != world->meeting.rank && world->arena[r]) munmap(world->arena[r], world->bytes[r]);
         world->arena[r] = NULL;

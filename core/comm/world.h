@@ -12,6 +12,7 @@
 /* How a rank meets the others. */
 typedef struct cf_meeting {
     int32_t rank, size;
+    bool is_slurms;           /* its sockets are made when it meets, and closed when it ends */
     int socket[CF_MAX_RANKS]; /* rank 0: to each other rank; of the others: [0], to rank 0; -1: there is none */
 } cf_meeting;
 
@@ -41,7 +42,7 @@ static inline bool cf_is_worldwide(const cfx_context *context) {
 /* How many devices all ranks have together. */
 int32_t cf_world_devices(const cfx_context *context);
 
-/* Unmaps the control, and the arenas of others, but for those that are NULL. */
+/* Unmaps the control, and the arenas of others, but for those that are NULL; closes sockets that are its own. */
 void cf_world_unmap(cf_world *world);
 
 /* Notes a call of a collective, whose number it returns; `what` in words. */
