@@ -2,6 +2,7 @@
 #include "comm/slurm.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +97,8 @@ static cfx_status listen_for(cf_world *world, double until, int listener) {
     struct sockaddr_un name;
     const socklen_t bytes = name_of(&name);
     int32_t missing = world->meeting.size - 1;
-    if (bind(listener, (struct sockaddr *)&name, bytes) != 0 || listen(listener, CF_MAX_RANKS) != 0)
+    if (fcntl(listener, F_SETFL, O_NONBLOCK) != 0 || bind(listener, (struct sockaddr *)&name, bytes) != 0 ||
+        listen(listener, CF_MAX_RANKS) != 0)
         return cf_fail(CFX_ESTATE, "cannot listen at @%s: %s", name.sun_path + 1, cf_strerror(errno));
     while (missing > 0) {
         CF_TRY(wait_a_little(world, until, listener));
