@@ -57,6 +57,11 @@ static cfx_status bad_sockets(const char *text) {
     return cf_fail(CFX_ESTATE, "CONFLUX_SOCKETS is '%s', which conflux-run has not set", text);
 }
 
+/* The sockets are the process's: one context at a time meets there, and a letter says in which of its meetings. */
+static _Atomic int32_t is_taken, meetings;
+
+void cf_bootstrap_release(void) { atomic_store(&is_taken, 0); }
+
 cfx_status cf_bootstrap_find(cf_meeting *out) {
     *out = (cf_meeting){.size = 1};
     for (int r = 0; r < CF_MAX_RANKS; r++) out->socket[r] = -1;
@@ -96,7 +101,7 @@ static double now(void) {
 }
 
 static void refuse_all(const cf_world *world, const char *why) {
-    cf_letter refusal = {.kind = CF_REFUSED};
+    cf_letter refusal = {.kind = CF_REFUSED, .meeting = atomic_load(&meetings)};
     snprintf(refusal.why, sizeof refusal.why, "%s", why);
     for (int32_t r = 0; r < world->meeting.size; r++)
         if (world->meeting.socket[r] >= 0) (void)cf_letter_send(world->meeting.socket[r], &refusal, 0, NULL);
@@ -122,7 +127,11 @@ static cfx_status await(cf_world *world, uint32_t kind, double until, cf_receive
         int n = 0;
         for (int32_t r = 0; r < m->size; r++) {
             if (m->socket[r] < 0 || has_come[r]) continue;
-            const int got = cf_letter_receive(m->socket[r], &all[r]);
+            int got = cf_letter_receive(m->socket[r], &all[r]);
+            while (got > 0 && all[r].letter.meeting != atomic_load(&meetings)) { /* of one that failed */
+                cf_letter_close_files(&all[r]);
+                got = cf_letter_receive(m->socket[r], &all[r]);
+            }
             if (got < 0)
                 return cf_fail(CFX_EFAULT, "rank %d of %d ended before all had come to init", (int)r, (int)m->size);
             if (got > 0 && all[r].letter.kind == CF_REFUSED) return cf_fail(CFX_EFAULT, "%s", all[r].letter.why);
@@ -171,7 +180,8 @@ static cfx_status check_hello(const cf_world *world, int32_t r, const cf_receive
 /* Rank 0: gathers all ranks' arenas, makes the control segment, and tells all. */
 static cfx_status invite(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
-    cf_letter welcome = {.kind = CF_WELCOME, .abi = CFX_ABI_VERSION, .size = m->size};
+    cf_letter welcome = {
+        .kind = CF_WELCOME, .meeting = atomic_load(&meetings), .abi = CFX_ABI_VERSION, .size = m->size};
     int files[CF_LETTER_FILES], control = -1;
     CF_TRY(await(world, CF_HELLO, until, all));
     for (int32_t r = 1; r < m->size; r++) CF_TRY(check_hello(world, r, &all[r]));
@@ -204,7 +214,7 @@ static cfx_status invite(cf_world *world, double until, cf_received *all) {
 
 static cfx_status host(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
-    const cf_letter go = {.kind = CF_GO};
+    const cf_letter go = {.kind = CF_GO, .meeting = atomic_load(&meetings)};
     CF_TRY(invite(world, until, all));
     for (int32_t r = 1; r < m->size; r++) cf_letter_close_files(&all[r]);
     CF_TRY(await(world, CF_READY, until, all));
@@ -216,6 +226,7 @@ static cfx_status visit(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
     const int file = cf_arena_file(world->context->arena);
     cf_letter hello = {.kind = CF_HELLO,
+                       .meeting = atomic_load(&meetings),
                        .abi = CFX_ABI_VERSION,
                        .rank = m->rank,
                        .size = m->size,
@@ -240,7 +251,13 @@ cfx_status cf_bootstrap_meet(cf_world *world) {
     const double until = world->timeout > 0 ? now() + world->timeout : 0;
     void *memory;
     if (world->meeting.size == 1) return CFX_OK;
-    CF_TRY(cf_alloc_zero(CF_MAX_RANKS, sizeof(cf_received), &memory));
+    if (atomic_exchange(&is_taken, 1))
+        return cf_fail(CFX_ESTATE, "another context of this process is in the world already");
+    atomic_fetch_add(&meetings, 1);
+    if (cf_alloc_zero(CF_MAX_RANKS, sizeof(cf_received), &memory) != CFX_OK) {
+        cf_bootstrap_release();
+        return CFX_EMEMORY;
+    }
     cf_received *all = memory;
     cfx_status status = world->meeting.is_slurms ? cf_slurm_connect(world, until) : CFX_OK;
     if (status == CFX_OK) status = world->meeting.rank == 0 ? host(world, until, all) : visit(world, until, all);
@@ -249,5 +266,6 @@ cfx_status cf_bootstrap_meet(cf_world *world) {
     if (status == CFX_OK) return CFX_OK;
     refuse_all(world, cfx_error());
     cf_world_unmap(world);
+    cf_bootstrap_release();
     return status;
 }

@@ -14,5 +14,7 @@ cfx_status cf_bootstrap_find(cf_meeting *out);
 /* Meets the other ranks: sets control, arenas and their sizes.  All ranks have come when it succeeds.  On failure
  * nothing is mapped. */
 cfx_status cf_bootstrap_meet(cf_world *world);
+/* The world that was met has been left: another can be. */
+void cf_bootstrap_release(void);
 
 #endif

@@ -46,6 +46,7 @@ typedef struct cf_peer {
     _Atomic uint64_t calls;                  /* that it has made: the last of its records */
     int32_t pid, ndevices;
     _Atomic int32_t nbells;
+    _Atomic int32_t writers;      /* its workers that write into other ranks' memory now */
     cf_bell bell[CF_MAX_DEVICES]; /* of its workers */
     cf_notice notice[CF_WORLD_SLOTS];
     cf_record record[CF_WORLD_RECORDS];

@@ -14,7 +14,7 @@ enum { CF_LETTER_FILES = CF_MAX_RANKS + 1, CF_LETTER_WHY = 1024 };
 
 typedef struct cf_letter {
     uint32_t kind;
-    int32_t abi, rank, size, ndevices;
+    int32_t abi, meeting, rank, size, ndevices;
     uint64_t bytes[CF_MAX_RANKS]; /* HELLO: of its arena, [0]; WELCOME: of all */
     char why[CF_LETTER_WHY];      /* REFUSED */
 } cf_letter;

@@ -96,6 +96,7 @@ static void leave(cf_dependent *dependent) {
         end(self);
         atomic_store(&world->control->peer[world->meeting.rank].state, CF_RANK_LEFT);
         cf_world_unmap(world);
+        cf_bootstrap_release();
     }
     cf_depend_no_more(&world->dependent);
     free(self);
@@ -111,6 +112,7 @@ static cfx_status enter(member *self) {
     cf_control_break(world->control, world->meeting.rank, "rank %d of %d could not join: %s", (int)world->meeting.rank,
                      (int)world->meeting.size, cfx_error());
     cf_world_unmap(world);
+    cf_bootstrap_release();
     return status;
 }
 

@@ -176,7 +176,14 @@ static cfx_status join_slice(cf_worker *worker, const step *s, join_call *c, int
     const int64_t from = units * at / members * UNIT, to = units * (at + 1) / members * UNIT;
     if (from >= s->n || from == to) return CFX_OK;
     narrow(&c->call, from, (to < s->n ? to : s->n) - from);
-    return worker->backend->kernels[CF_OP_combine](worker, &c->call);
+    /* Either this sees that the world is broken, or those who know it see the writer, and wait for it. */
+    _Atomic int32_t *writers = &s->world->control->peer[s->world->meeting.rank].writers;
+    atomic_fetch_add(writers, 1);
+    const cfx_status status = cf_control_breach(s->world->control)
+                                  ? fail_broken(s->world)
+                                  : worker->backend->kernels[CF_OP_combine](worker, &c->call);
+    atomic_fetch_sub(writers, 1);
+    return status;
 }
 
 /* All ranks have published, or the world is broken. */
@@ -221,8 +228,9 @@ static cfx_status run_finish(cf_worker *worker, void *payload, bool poisoned) {
 static cfx_status run_done(cf_worker *worker, void *payload, bool poisoned) {
     const step *s = payload;
     (void)worker;
-    if (poisoned || cf_counted(&s->world->control->done) >= s->number) return CFX_OK;
-    return fail_broken(s->world);
+    if (cf_counted(&s->world->control->done) >= s->number) return CFX_OK;
+    cf_world_outlast_writers(s->world); /* behind this command the memory may be another tensor's */
+    return poisoned ? CFX_OK : fail_broken(s->world);
 }
 
 /* ---- records ----------------------------------------------------------------------------- */
@@ -388,6 +396,7 @@ static cfx_status enqueue_call(cf_group *group, const cf_collective *how, int32_
         if (status != CFX_OK) /* the others would wait for the rest of it */
             cf_control_break(world->control, world->meeting.rank, "rank %d of %d: %s", (int)world->meeting.rank,
                              (int)world->meeting.size, cfx_error());
+        if (status != CFX_OK) cf_world_outlast_writers(world);
         lead(&w)->promised = 0;
         cf_parts_done(group);
         for (int32_t k = 0; k < nparts; k++)

@@ -1,8 +1,11 @@
 /* world.c: see world.h. */
 #include "comm/world.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +20,25 @@ void cf_world_unmap(cf_world *world) {
     for (int32_t r = 0; r < size; r++) {
         if (r != world->meeting.rank && world->arena[r]) munmap(world->arena[r], world->bytes[r]);
         world->arena[r] = NULL;
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void cf_world_outlast_writers(const cf_world *world) {
+    const double until = now() + world->timeout;
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        cf_peer *peer = &world->control->peer[r];
+        if (r == world->meeting.rank || atomic_load(&peer->writers) == 0) continue;
+        const int process = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+        struct pollfd ended = {.fd = process, .events = POLLIN};
+        while (process >= 0 && atomic_load(&peer->writers) > 0 && poll(&ended, 1, 1) == 0)
+            if (world->timeout > 0 && now() > until) syscall(SYS_pidfd_send_signal, process, SIGKILL, NULL, 0);
+        if (process >= 0) close(process);
     }
 }
 

@@ -42,6 +42,9 @@ static inline bool cf_is_worldwide(const cfx_context *context) {
 /* How many devices all ranks have together. */
 int32_t cf_world_devices(const cfx_context *context);
 
+/* In a broken world: returns when no living rank writes into this one's memory any more.  A rank that does so for longer
+ * than the world's time, because it was stopped, is killed.  Any thread. */
+void cf_world_outlast_writers(const cf_world *world);
 /* Unmaps the control, and the arenas of others, but for those that are NULL; closes sockets that are its own. */
 void cf_world_unmap(cf_world *world);
 

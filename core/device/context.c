@@ -215,6 +215,7 @@ static bool is_same(const cf_fault *a, const cf_fault *b) {
 
 cfx_status cf_event_raise(cf_event e) {
     if (!e.timeline || !cf_event_is_poisoned(e)) return CFX_OK;
+    CF_TRY(cf_interrupted(e.timeline->hub)); /* a fault may come of the interrupt of another process */
     const cfx_context *context = (cfx_context *)e.timeline->hub;
     /* Every queue runs dry first, so that no command already enqueued can inherit the poison after it was
      * cleared.  Faults are rare: the price does not matter. */
