@@ -260,6 +260,7 @@ cfx_status cf_bootstrap_meet(cf_world *world) {
     }
     cf_received *all = memory;
     cfx_status status = world->meeting.is_slurms ? cf_slurm_connect(world, until) : CFX_OK;
+    if (status == CFX_OK) status = cf_context_share(world->context); /* if it fails all hear why */
     if (status == CFX_OK) status = world->meeting.rank == 0 ? host(world, until, all) : visit(world, until, all);
     for (int32_t r = 0; r < CF_MAX_RANKS; r++) cf_letter_close_files(&all[r]);
     free(memory);

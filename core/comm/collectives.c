@@ -190,7 +190,7 @@ static cfx_status run_packed(const char *function, cf_group *group, const cf_col
     bool shared = false;
     assert(replicas > 0);
     cfx_status status = join(group, n, leaves, &p);
-    if (status == CFX_OK && replicas > 1) status = share(&p, &shared);
+    if (status == CFX_OK && (replicas > 1 || group->way->by_layout)) status = share(&p, &shared);
     if (shared) status = cf_check_apart(function, replicas, n, leaves, NULL);
     if (status == CFX_OK && shared) status = cf_fail(CFX_EARG, "%s: replicas share memory", function);
     if (status == CFX_OK) status = group->way->combine(group, how, p.n, p.items);
@@ -350,6 +350,12 @@ static void slice_rows(const cfx_tensor *x, int64_t at, int64_t rows, cfx_tensor
     out->_flags |= CFX_FLAG_VIEW;
 }
 
+/* Those that processes do not join yet must not look as if they did. */
+static cfx_status refuse_worldwide(const char *function, const cfx_tensor *x) {
+    if (!cf_is_worldwide(cf_context(x))) return CFX_OK;
+    return cf_fail(CFX_ESTATE, "%s: processes do not join it yet: reduce, or synchronize, slices of it", function);
+}
+
 CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, cfx_tensor *const *out) {
     char have[256], want[256];
     int64_t total = 0, at = 0;
@@ -367,6 +373,7 @@ CFX_API cfx_status cfx_allgather(int32_t replicas, const cfx_tensor *const *in, 
                            cf_describe(in[0], want), cf_describe(in[r], have));
         total += in[r]->_shape[0];
     }
+    CF_TRY(refuse_worldwide("allgather", in[0]));
     CF_TRY(check_out("allgather", replicas, in, out, total));
     bool in_place[CF_MAX_DEVICES];
     for (int32_t r = 0; r < replicas; at += in[r++]->_shape[0]) {
@@ -405,6 +412,7 @@ CFX_API cfx_status cfx_reduce_scatter(const char *op, int32_t replicas, const cf
     char have[256];
     CF_TRY(combine_of("reducescatter", op, &how.op));
     CF_TRY(check_leaves("reducescatter", how.op, replicas, 1, (cfx_tensor *const *)in));
+    CF_TRY(refuse_worldwide("reducescatter", in[0]));
     if (in[0]->_ndim < 1 || in[0]->_shape[0] % replicas)
         return cf_fail(CFX_EARG, "reducescatter: expected a first dimension that %d replicas share evenly, got %s",
                        replicas, cf_describe(in[0], have));

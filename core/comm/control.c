@@ -40,25 +40,40 @@ static void move(cf_control *control, cf_progress *count, uint64_t now) {
         }
 }
 
-/* Each rank's own count is written before the others' are read, so of two that come at once one sees both. */
-void cf_control_publish(cf_control *control, int32_t rank) {
-    atomic_fetch_add_explicit(&control->peer[rank].published, 1, memory_order_seq_cst);
+static uint64_t least_published(cf_control *control) {
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < control->size; r++) {
         const uint64_t have = atomic_load_explicit(&control->peer[r].published, memory_order_seq_cst);
         if (have < least) least = have;
     }
-    move(control, &control->ready, least);
+    return least;
 }
 
-void cf_control_finish(cf_control *control, int32_t rank) {
-    atomic_fetch_add_explicit(&control->peer[rank].finished, 1, memory_order_seq_cst);
+static uint64_t least_finished(cf_control *control) {
     uint64_t least = UINT64_MAX;
     for (int32_t r = 0; r < control->size; r++) {
         const uint64_t have = atomic_load_explicit(&control->peer[r].finished, memory_order_seq_cst);
         if (have < least) least = have;
     }
-    move(control, &control->done, least);
+    return least;
+}
+
+/* Each rank's own count is written before the others' are read, so of two that come at once one sees both. */
+void cf_control_publish(cf_control *control, int32_t rank) {
+    atomic_fetch_add_explicit(&control->peer[rank].published, 1, memory_order_seq_cst);
+    move(control, &control->ready, least_published(control));
+}
+
+void cf_control_finish(cf_control *control, int32_t rank) {
+    atomic_fetch_add_explicit(&control->peer[rank].finished, 1, memory_order_seq_cst);
+    move(control, &control->done, least_finished(control));
+}
+
+void cf_control_help(cf_control *control, int32_t rank) {
+    move(control, &control->ready, least_published(control));
+    move(control, &control->done, least_finished(control));
+    for (int32_t d = 0; d < atomic_load(&control->peer[rank].nbells); d++)
+        cf_bell_ring(&control->peer[rank].bell[d], true);
 }
 
 void cf_control_stop(cf_control *control) {

@@ -14,7 +14,8 @@ enum {
     CF_WORLD_SLOTS = 64,    /* parts that a rank may have under way */
     CF_WORLD_RECORDS = 256, /* calls that are remembered */
     CF_WORLD_REASONS = 128, /* that are being written at once */
-    CF_SMALL_BYTES = 4096   /* a part of so many bytes travels in its slot */
+    CF_SMALL_BYTES = 4096,  /* a part of so many bytes travels in its slot */
+    CF_SMALL_REPLICAS = 8   /* where the rank has no more than so many */
 };
 
 /* A rank tells this of a part before the others may read it. */
@@ -50,7 +51,7 @@ typedef struct cf_peer {
     cf_bell bell[CF_MAX_DEVICES]; /* of its workers */
     cf_notice notice[CF_WORLD_SLOTS];
     cf_record record[CF_WORLD_RECORDS];
-    char small[CF_WORLD_SLOTS][CF_MAX_DEVICES][CF_SMALL_BYTES];
+    char small[CF_WORLD_SLOTS][CF_SMALL_REPLICAS][CF_SMALL_BYTES];
 } cf_peer;
 
 /* Why a world is broken: the first reason that has been written, each in a place of its own.  A rank that dies over its
@@ -98,6 +99,9 @@ void cf_control_init(cf_control *control, int32_t size);
 /* The rank has told of its next part, or is through with it: if it is the last to be, all that wait are woken. */
 void cf_control_publish(cf_control *control, int32_t rank);
 void cf_control_finish(cf_control *control, int32_t rank);
+
+/* Moves the common counts where a rank that was stopped has not, and wakes this rank's own workers where they moved. */
+void cf_control_help(cf_control *control, int32_t rank);
 
 /* Breaks the world, if it is whole: whatever waits goes on, and finds that out.  Any thread. */
 void cf_control_break(cf_control *control, int32_t rank, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -53,8 +53,13 @@ int cf_letter_receive(int socket, cf_received *out) {
     for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
         if (at->cmsg_level != SOL_SOCKET) continue;
         if (at->cmsg_type == SCM_RIGHTS) {
-            out->nfiles = (int)((at->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(out->file, CMSG_DATA(at), (size_t)out->nfiles * sizeof(int));
+            const int n = (int)((at->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+            for (int k = 0; k < n; k++) {
+                int file;
+                memcpy(&file, CMSG_DATA(at) + (size_t)k * sizeof file, sizeof file);
+                if (out->nfiles < CF_LETTER_FILES) out->file[out->nfiles++] = file;
+                else close(file); /* no rank sends so many */
+            }
         } else if (at->cmsg_type == SCM_CREDENTIALS) {
             struct ucred from;
             memcpy(&from, CMSG_DATA(at), sizeof from);

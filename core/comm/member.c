@@ -80,7 +80,14 @@ static cfx_status begin(member *self) {
 /* Work that others wait for is done first; a rank that does not come is the watcher's business. */
 static void end(member *self) {
     cfx_context *context = self->world.context;
-    for (int32_t i = 0; i < context->nopen; i++) cf_event_settle(cf_queue_last(cf_queue_at(context->open[i], CF_COMM)));
+    cf_world *world = &self->world;
+    for (int32_t i = 0; i < context->nopen; i++) {
+        const cf_event last = cf_queue_last(cf_queue_at(context->open[i], CF_COMM));
+        if (cf_event_wait(last) == CFX_OK) continue;
+        cf_control_break(world->control, world->meeting.rank, "rank %d of %d was interrupted with work under way",
+                         (int)world->meeting.rank, (int)world->meeting.size);
+        cf_event_settle(last);
+    }
     (void)move_workers(&self->world, true); /* the queues are empty, so there is room */
     cf_watcher_stop(self->watcher);
     self->watcher = NULL;
@@ -105,7 +112,6 @@ static void leave(cf_dependent *dependent) {
 static cfx_status enter(member *self) {
     cf_world *world = &self->world;
     if (world->meeting.size == 1) return CFX_OK;
-    CF_TRY(cf_context_share(world->context));
     CF_TRY(cf_bootstrap_meet(world));
     const cfx_status status = begin(self);
     if (status == CFX_OK) return CFX_OK;
@@ -152,7 +158,12 @@ CFX_API cfx_status cfx_world_shrink(cfx_context *context) {
     if (!world->control) return CFX_OK; /* alone */
     if (!cf_control_breach(world->control))
         return cf_fail(CFX_ESTATE, "world: all its ranks are there: nothing is to be left out");
-    if (cfx_sync(context, NULL) == CFX_EINTERRUPT) return CFX_EINTERRUPT; /* else it raises why the world broke */
+    if (cf_is_forked(&context->hub)) return cf_interrupted(&context->hub);
+    for (int32_t k = 0; k <= context->nopen * CF_QUEUES; k++) { /* each raises why one queue, or more, broke */
+        const cfx_status synced = cfx_sync(context, NULL);
+        if (synced == CFX_EINTERRUPT) return synced;
+        if (synced == CFX_OK) break;
+    }
     end(self);
     cfx_status status = cf_shrink(world);
     if (status == CFX_OK) status = begin(self);
@@ -174,7 +185,7 @@ CFX_API void cfx_world_scope(cfx_context *context, int32_t is_local) {
 
 CFX_API void cfx_world_fail(cfx_context *context, const char *why) {
     cf_world *world = cf_world_of(context);
-    if (!world || !world->control) return;
+    if (!world || !world->control || cf_is_forked(&context->hub)) return;
     cf_control_break(world->control, world->meeting.rank, "rank %d of %d (pid %d): %s", (int)world->meeting.rank,
                      (int)world->meeting.size, (int)world->control->peer[world->meeting.rank].pid, why);
 }

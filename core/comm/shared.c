@@ -13,6 +13,9 @@
 /* Parts whose data are all there are published so many at once, before the first is joined; less than the slots. */
 enum { AHEAD = CF_WORLD_SLOTS / 2 };
 
+/* A part of so many bytes travels in its notice. */
+static size_t small_bytes(const cf_group *group) { return group->size <= CF_SMALL_REPLICAS ? CF_SMALL_BYTES : 0; }
+
 /* Elements of a slice are a multiple of it. */
 enum { UNIT = 1024 };
 
@@ -245,9 +248,10 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 29;
 }
 
-static uint64_t check_of(const cf_collective *how, uint64_t call, int32_t nparts, int32_t k, const cf_part *part) {
+static uint64_t check_of(bool is_small, const cf_collective *how, uint64_t call, int32_t nparts, int32_t k,
+                         const cf_part *part) {
     const uint64_t all[] = {call,        (uint64_t)how->op, (uint64_t)(int64_t)how->root, (uint64_t)nparts,
-                            (uint64_t)k, (uint64_t)part->n, (uint64_t)part->dtype};
+                            (uint64_t)k, (uint64_t)part->n, (uint64_t)part->dtype,        is_small};
     uint64_t hash = 1;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) hash = mix(hash, all[i]);
     return hash;
@@ -293,14 +297,15 @@ static void fill_step(const work *w, int32_t k, int32_t replica, step *s) {
     *s = (step){.world = w->world,
                 .number = w->first + (uint64_t)k,
                 .call = w->call,
-                .check = check_of(w->how, w->call, w->nparts, k, part),
+                .check = check_of(part->n * cf_dtype_size(part->dtype) <= (int64_t)small_bytes(w->group), w->how,
+                                  w->call, w->nparts, k, part),
                 .n = part->n,
                 .dtype = part->dtype,
                 .op = (int32_t)w->how->op,
                 .root = w->how->root,
                 .replicas = w->group->size,
                 .replica = replica};
-    s->is_small = bytes_of(s) <= CF_SMALL_BYTES;
+    s->is_small = bytes_of(s) <= small_bytes(w->group);
     for (int32_t r = 0; r < w->group->size; r++) {
         s->own[r].data = cf_part_data(part, r);
         s->own[r].weight = w->how->weights ? w->how->weights[r] : 1;
@@ -356,7 +361,9 @@ static cfx_status enqueue_done(const work *w, int32_t k) {
  * interrupts wait until the caller of the group resumes them. */
 static cfx_status room_for(const work *w, int32_t nparts) {
     const cfx_context *context = w->world->context;
-    const size_t each = 4 * cf_queue_bytes(context->nopen * CF_QUEUES + 2, step_bytes(w->group)) * (size_t)nparts;
+    const size_t commands = 3 + (size_t)w->group->size; /* on the lead queue, where all replicas are its device's */
+    const size_t each =
+        commands * cf_queue_bytes(context->nopen * CF_QUEUES + 2, step_bytes(w->group)) * (size_t)nparts;
     CF_TRY(cf_queue_room(lead(w), each));
     for (int32_t r = 0; r < w->group->size; r++)
         CF_TRY(cf_queue_room(cf_queue_at(w->group->devices[r], CF_COMM), each));
@@ -413,11 +420,17 @@ static cfx_status combine(cf_group *group, const cf_collective *how, int32_t npa
     const char *breach = cf_control_breach(cf_world_of(context)->control);
     cf_carried c;
     if (breach) return cf_fail(CFX_ESTATE, "the world is broken: %s", breach);
-    if (cf_are_reachable(group, nparts, parts, CF_SMALL_BYTES)) return enqueue_call(group, how, nparts, parts);
-    CF_TRY(cf_carry(group, nparts, parts, CF_SMALL_BYTES, &c));
+    if (cf_are_reachable(group, nparts, parts, (int64_t)small_bytes(group)))
+        return enqueue_call(group, how, nparts, parts);
+    CF_TRY(cf_carry(group, nparts, parts, (int64_t)small_bytes(group), &c));
     cfx_status status = cf_group_open(&cf_way_shared, group->size, c.devices, &group);
     if (status == CFX_OK) status = enqueue_call(group, how, nparts, c.parts);
-    if (status == CFX_OK) status = cf_carry_back(&c);
+    if (status == CFX_OK && cf_carry_back(&c) != CFX_OK) { /* once it has run, nobody may make the call again */
+        cf_world *world = cf_world_of(context);
+        status = cf_fail(CFX_EFAULT, "%s", cfx_error());
+        cf_control_break(world->control, world->meeting.rank, "rank %d of %d: %s", (int)world->meeting.rank,
+                         (int)world->meeting.size, cfx_error());
+    }
     cf_carried_free(&c);
     return status;
 }

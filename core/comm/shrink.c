@@ -1,6 +1,7 @@
 /* shrink.c: see shrink.h. */
 #include "comm/shrink.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -8,9 +9,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/locale.h"
 #include "base/status.h"
 
-enum { NAP_MS = 2 };
+enum { NAP_MS = 2, MAKER_S = 5 };
 
 /* The others, while it is found out which of them are left. */
 typedef struct others {
@@ -24,10 +26,18 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void others_open(others *o, cf_world *world) {
+/* A rank is gone only where the system says so. */
+static cfx_status others_open(others *o, cf_world *world) {
     o->world = world;
-    for (int32_t r = 0; r < world->meeting.size; r++)
-        o->process[r] = r == world->meeting.rank ? -1 : (int)syscall(SYS_pidfd_open, world->control->peer[r].pid, 0);
+    for (int32_t r = 0; r < CF_MAX_RANKS; r++) o->process[r] = -1;
+    for (int32_t r = 0; r < world->meeting.size; r++) {
+        if (r == world->meeting.rank) continue;
+        o->process[r] = (int)syscall(SYS_pidfd_open, world->control->peer[r].pid, 0);
+        if (o->process[r] < 0 && errno != ESRCH)
+            return cf_fail(CFX_ESTATE, "it cannot be known whether rank %d (pid %d) lives: %s", (int)r,
+                           (int)world->control->peer[r].pid, cf_strerror(errno));
+    }
+    return CFX_OK;
 }
 
 static void others_close(others *o) {
@@ -103,9 +113,13 @@ static cfx_status make_next(const others *o, cf_next *next) {
 static cfx_status await_next(const others *o) {
     cf_world *world = o->world;
     cf_next *next = &world->control->next;
+    const double until = now() + world->timeout + MAKER_S; /* the maker waits for as long itself */
     for (;;) {
         int32_t state = atomic_load(&next->state);
         if (state == CF_NEXT_MADE) return CFX_OK;
+        const int32_t maker = state > 0 ? state - 1 : first_of(o);
+        if (world->timeout > 0 && now() > until && maker != world->meeting.rank && o->process[maker] >= 0)
+            syscall(SYS_pidfd_send_signal, o->process[maker], SIGKILL, NULL, 0);
         const bool is_free = state == 0 || is_gone(o, state - 1); /* the one that was to make it died */
         if (is_free && first_of(o) == world->meeting.rank &&
             atomic_compare_exchange_strong(&next->state, &state, world->meeting.rank + 1)) {
@@ -144,9 +158,9 @@ static cfx_status change(cf_world *world) {
 
 cfx_status cf_shrink(cf_world *world) {
     others o;
-    others_open(&o, world);
+    cfx_status status = others_open(&o, world);
     atomic_store(&world->control->peer[world->meeting.rank].state, CF_RANK_SHRINKS);
-    const cfx_status status = await_next(&o);
+    if (status == CFX_OK) status = await_next(&o);
     others_close(&o);
     return status == CFX_OK ? change(world) : status;
 }

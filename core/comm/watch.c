@@ -137,6 +137,7 @@ static void look(cf_watcher *w, double passed) {
         w->is_over = true;
         return;
     }
+    cf_control_help(control, world->meeting.rank); /* a rank may be stopped between its own count and the common one */
     const int32_t r = late(world, &published);
     const uint64_t ready = cf_counted(&control->ready), done = cf_counted(&control->done);
     if (r < 0 || ready != w->ready || done != w->done) {
@@ -226,7 +227,10 @@ cfx_status cf_watcher_start(cf_world *world, cf_watcher **out) {
     for (int32_t r = 0; r < CF_MAX_RANKS; r++) w->process[r] = -1;
 #ifdef SYS_pidfd_open
     for (int32_t r = 0; r < world->meeting.size; r++)
-        if (r != world->meeting.rank) w->process[r] = (int)syscall(SYS_pidfd_open, world->control->peer[r].pid, 0);
+        if (r != world->meeting.rank) {
+            w->process[r] = (int)syscall(SYS_pidfd_open, world->control->peer[r].pid, 0);
+            if (w->process[r] < 0 && errno == ESRCH) ended(w, r); /* since it has met the others */
+        }
 #endif
     w->stop = eventfd(0, EFD_CLOEXEC);
     const int error = w->stop < 0 ? errno : cf_thread_start(&w->thread, watch, w);

@@ -33,7 +33,17 @@ struct cf_arena {
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
+/* Where the size of files is limited memory to share keeps to it. */
+static size_t most_bytes(size_t wanted) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= wanted)
+        return wanted;
+    return (size_t)limit.rlim_cur;
+}
+
 cfx_status cf_arena_file_new(const char *name, size_t bytes, int *out) {
+    if (bytes > most_bytes(bytes)) /* beyond it the system would send a signal */
+        return cf_fail(CFX_EMEMORY, "cannot make %zu bytes of memory to share: the limit of file sizes is less", bytes);
     const int file = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return cf_fail(CFX_EMEMORY, "cannot make memory to share: %s", cf_strerror(errno));
     if (ftruncate(file, (off_t)bytes) != 0 || fcntl(file, F_ADD_SEALS, SEALS) != 0) {
@@ -63,17 +73,9 @@ cfx_status cf_arena_map(int file, size_t bytes, char **out) {
 
 /* ---- arenas ------------------------------------------------------------------------------------------ */
 
-/* Where the size of files is limited an arena keeps to it: beyond it the system would send a signal. */
-static size_t most_bytes(size_t wanted) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < wanted)
-        wanted = (size_t)limit.rlim_cur;
-    return wanted / UNIT * UNIT;
-}
-
 cfx_status cf_arena_new(size_t bytes, cf_arena **out) {
     void *memory, *all;
-    const size_t size = most_bytes(bytes + UNIT - 1);
+    const size_t size = most_bytes(bytes + UNIT - 1) / UNIT * UNIT;
     if (size == 0) return cf_fail(CFX_EMEMORY, "the limit of file sizes (ulimit -f) leaves no memory to share");
     CF_TRY(cf_alloc_zero(1, sizeof(cf_arena), &memory));
     cf_arena *arena = memory;
@@ -116,6 +118,17 @@ size_t cf_arena_bytes(const cf_arena *arena) { return arena->bytes; }
 
 static size_t whole_units(size_t bytes) { return (bytes + UNIT - 1) / UNIT * UNIT; }
 
+/* In pieces: a signal that comes in the middle of one undoes that one alone. */
+static int allocate(int file, size_t from, size_t to) {
+    enum { PIECE = 8 << 20 };
+    while (from < to) {
+        const size_t bytes = to - from < PIECE ? to - from : PIECE;
+        if (fallocate(file, 0, (off_t)from, (off_t)bytes) == 0) from += bytes;
+        else if (errno != EINTR) return errno;
+    }
+    return 0;
+}
+
 cfx_status cf_arena_take(cf_arena *arena, size_t bytes, void **out) {
     const size_t size = whole_units(bytes);
     gap **at = &arena->gaps;
@@ -124,8 +137,7 @@ cfx_status cf_arena_take(cf_arena *arena, size_t bytes, void **out) {
     if (!*at) return cf_fail(CFX_EMEMORY, "the memory to share has no %zu bytes left of %zu", bytes, arena->bytes);
     gap *g = *at;
     CF_TRY(cf_alloc_zero(1, sizeof(gap), &spare));
-    int error;
-    do { error = fallocate(arena->file, 0, (off_t)g->from, (off_t)size) == 0 ? 0 : errno; } while (error == EINTR);
+    const int error = allocate(arena->file, g->from, g->from + size);
     if (error) {
         free(spare);
         (void)fallocate(arena->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)g->from, (off_t)size);

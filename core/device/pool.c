@@ -140,6 +140,16 @@ static cfx_status wait_for_unused(cf_pool *pool) {
     return CFX_OK;
 }
 
+/* Slabs that nobody uses go back to the system, of all pools that count for one limit. */
+static cfx_status give_back(cf_pool *pool) {
+    CF_TRY(wait_for_unused(pool));
+    cf_pool_trim(pool);
+    if (!pool->beside) return CFX_OK;
+    CF_TRY(wait_for_unused(pool->beside));
+    cf_pool_trim(pool->beside);
+    return CFX_OK;
+}
+
 static cfx_status no_room(const cf_pool *pool, size_t bytes) {
     return cf_fail(CFX_EMEMORY, "out of memory: %zu bytes asked for, %zu in use, %zu reserved, limit %zu", bytes,
                    pool->in_use, pool->reserved, pool->limit);
@@ -178,8 +188,7 @@ static cfx_status take(cf_pool *pool, size_t bytes, cf_block **out) {
     cf_block *block = pop(pool, c);
     if (!block && grow(pool, size, c, &block) != CFX_OK) block = larger(pool, c + 1, near);
     if (!block) {
-        CF_TRY(wait_for_unused(pool));
-        cf_pool_trim(pool);
+        CF_TRY(give_back(pool));
         const cfx_status status = grow(pool, size, c, &block);
         if (status != CFX_OK) block = larger(pool, c + 1, CF_CLASSES);
         if (!block) return status;
@@ -191,8 +200,7 @@ static cfx_status take(cf_pool *pool, size_t bytes, cf_block **out) {
 static cfx_status take_plain(cf_pool *pool, size_t bytes, cf_block **out) {
     const size_t size = bytes ? bytes : 1; /* a tensor of nothing has an address, too */
     if (grow_plain(pool, size, out) == CFX_OK) return CFX_OK;
-    CF_TRY(wait_for_unused(pool));
-    cf_pool_trim(pool);
+    CF_TRY(give_back(pool));
     return grow_plain(pool, size, out);
 }
 

@@ -245,6 +245,7 @@ end
 function world.finalize()
   if not core.world then return end
   local st = C.cfx_world_leave(core.context())
+  if st ~= C.CFX_EINTERRUPT then core.world = nil end -- a world that is broken is left, too
   if st ~= 0 then settle(st, C.cfx_world_leave, core.context()) end
   core.world = nil
 end
