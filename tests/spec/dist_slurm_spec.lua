@@ -2,7 +2,7 @@
 local program = require "tests.spec.program"
 local shell = program.shell
 
-local script = os.tmpname()
+local script, job = os.tmpname(), os.time()
 
 local SCRIPT = [[
 local cf = require "conflux"
@@ -16,8 +16,8 @@ end
 
 -- A part of a script for sh: process `rank` of a step of n; `more` sets other variables.
 local function process(rank, n, step, more, argument)
-  return ("SLURM_JOB_ID=%d SLURM_STEP_ID=%s SLURM_STEP_NUM_TASKS=%d SLURM_PROCID=%d %s '%s' --devices cpu '%s' %s"):format(
-    program.pid and program.pid() or 4711, step, n, rank, more or "", program.conflux, script, argument or "")
+  return ("SLURM_JOB_ID=%d SLURM_STEP_ID=%s SLURM_STEP_NUM_TASKS=%d SLURM_PROCID=%d %s '%s' --devices cpu '%s' %s")
+    :format(job, step, n, rank, more or "", program.conflux, script, argument or "")
 end
 
 describe("a Slurm step #program", function()
