@@ -434,8 +434,11 @@ local function known_leaves(list, n)
 end
 
 -- Gradients of replicas that all ranks have joined, which cf.dist.Optimizer does not join again.
-local function note_joined(list, n)
-  for i = 1, core.world and n or 0 do core.joined[rawget(list, i)] = true end
+local function joined(list, n, root)
+  for i = 1, core.world and not root and n or 0 do
+    if type(rawget(list, i)) ~= "number" then core.joined[rawget(list, i)] = true end
+  end
+  return list
 end
 
 local function reduce_list(fname, op, root, list, options)
@@ -454,18 +457,15 @@ local function reduce_list(fname, op, root, list, options)
   local weights = weights_of(fname, options, op, replicas)
   if array then
     local st = combine(op, weights, root, replicas, n, array, kept)
-    if st == 0 then
-      note_joined(list, replicas)
-      return list
-    end
+    if st == 0 then return joined(list, replicas, root) end
     if st ~= EARG then
       settle(st, combine, op, weights, root, replicas, n, array, kept)
-      return list
+      return joined(list, replicas, root)
     end
     elements = elements_of(fname, list, replicas, true)
   end
   reduce_elements(fname, op, weights, root, list, elements)
-  return list
+  return joined(list, replicas, root)
 end
 
 --- Combines the elements of a list, place by place, and leaves the result in all of them.

@@ -192,6 +192,7 @@ local function join(fname, w, op, root, x, weight)
   if n == 0 then return x end
   local st = combine(op, root, n, array, kept, weight)
   if st ~= 0 then settle(st, combine, op, root, n, array, kept, weight) end
+  if not root and plans.origin(x) then core.joined[x] = true end -- a gradient
   return x
 end
 
