@@ -310,7 +310,6 @@ cfx_status cf_loader_options_read(const cfx_loader_options *given, cfx_device *c
     if (!given || !devices || !out) return cf_fail(CFX_EARG, "options, devices or out is NULL");
     CF_TRY(cf_options_read("options", given, last, sizeof last / sizeof *last, o, sizeof *o));
     CF_TRY(check_options(o));
-    if (o->shards == 0) o->shards = o->devices;
     for (int32_t d = 0; d < o->devices; d++) {
         if (!devices[d]) return cf_fail(CFX_EARG, "devices[%" PRId32 "] is NULL", d);
         if (cfx_device_context(devices[d]) != cfx_device_context(devices[0]))
@@ -370,6 +369,7 @@ cfx_status cf_loader_make(const cfx_loader_options *options, cf_samples *samples
     memcpy(l->devices, devices, count * sizeof(cfx_device *));
     l->options = *options;
     if (l->options.threads == 0) l->options.threads = 1;
+    if (l->options.shards == 0) l->options.shards = l->options.devices;
     l->samples = samples;
     l->context = cfx_device_context(devices[0]);
     cf_depend(&l->context->loaders, &l->dependent, end_with_context);

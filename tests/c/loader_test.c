@@ -125,6 +125,37 @@ TEST(the_order_is_one_permutation_whatever_the_number_of_devices) {
     free_data(&d);
 }
 
+TEST(processes_share_each_step_as_the_devices_of_one_do) {
+    data d;
+    enum { N = 23 };
+    make_data(&d, N);
+    for (int32_t last = DROP; last <= KEEP; last++) {
+        cfx_loader *all = make_loader(&d, options(2, 5, 1, last)), *parts[2];
+        for (int32_t r = 0; r < 2; r++) {
+            cfx_loader_options o = options(2, r ? 3 : 2, 1, last);
+            o.shards = 5;
+            o.first = r ? 2 : 0;
+            parts[r] = make_loader(&d, o);
+            CHECK_EQ(cfx_loader_steps(parts[r]), cfx_loader_steps(all));
+            CHECK_STATUS(cfx_loader_begin(parts[r], 4, 1), CFX_OK);
+        }
+        CHECK_STATUS(cfx_loader_begin(all, 4, 1), CFX_OK);
+        int64_t wanted[MOST], counts[5], ids[MOST], own[5], n;
+        while ((n = take(&d, all, 5, wanted, counts)) >= 0) {
+            const int64_t first = take(&d, parts[0], 2, ids, own);
+            CHECK_EQ(first + take(&d, parts[1], 3, ids + first, own + 2), n);
+            for (int64_t k = 0; k < n; k++) CHECK_EQ(ids[k], wanted[k]);
+            for (int i = 0; i < 5; i++) CHECK_EQ(own[i], counts[i]);
+        }
+        for (int32_t r = 0; r < 2; r++) {
+            CHECK_EQ(take(&d, parts[r], r ? 3 : 2, ids, own), -1);
+            cfx_loader_free(&parts[r]);
+        }
+        cfx_loader_free(&all);
+    }
+    free_data(&d);
+}
+
 TEST(drop_leaves_the_short_step_out) {
     data d;
     int64_t ids[MOST];
@@ -571,7 +602,16 @@ TEST(wrong_options_are_refused) {
     check_refused(&d, o, "max_bad is nan");
     o = options(2, 2, 0, DROP);
     o.size = 8;
-    check_refused(&d, o, "options: size: expected 56, or where one of the last 8 fields ends, got 8");
+    check_refused(&d, o, "options: size: expected 64, or where one of the last 10 fields ends, got 8");
+    o = options(2, 2, 0, DROP);
+    o.shards = 3;
+    o.first = 2;
+    check_refused(&d, o, "first is 2, and devices 2: that many are not among the 3 of shards");
+    o.first = -1;
+    check_refused(&d, o, "first is -1");
+    o.shards = 1;
+    o.first = 0;
+    check_refused(&d, o, "not among the 1 of shards");
     d.devices[1] = NULL;
     check_refused(&d, options(2, 2, 0, DROP), "devices[1] is NULL");
     cfx_loader *loader = NULL;
