@@ -5,14 +5,17 @@ local dist, nn, optim = cf.dist, cf.nn, cf.optim
 dist.init()
 cf.seed(dist.rank()) -- each rank draws a model of its own
 
-local model = dist.synchronize(nn.Chain(nn.Dense(1, 256, "tanh"), nn.Dense(256, 512, "tanh"),
-  nn.Dense(512, 256, "tanh"), nn.Dense(256, 1)))
-local opt   = dist.Optimizer(optim.Adam(1e-3)) -- the mean of the ranks' gradients
-local state = dist.synchronize(opt:setup(model))
+local device = cf.devices()[1] -- of this rank
+local model  = nn.Chain(nn.Dense(1, 256, "tanh"), nn.Dense(256, 512, "tanh"), nn.Dense(512, 256, "tanh"),
+                        nn.Dense(256, 1))
+model = dist.synchronize(device(model))
+local opt    = dist.Optimizer(optim.Adam(1e-3)) -- the mean of the ranks' gradients
+local state  = dist.synchronize(opt:setup(model))
 
 -- The ranks share each step of 16 samples.
 local x = dist.bcast(cf.rand(16, 1))
-local loader = cf.data.DataLoader({x = x, y = x ^ 2}, {batch = math.ceil(16 / dist.size()), last = "pad"})
+local loader = cf.data.DataLoader({x = x, y = x ^ 2},
+  {batch = math.ceil(16 / dist.size()), last = "pad", devices = {device}})
 
 for epoch = 1, 100 do
   for _, batch in loader:epoch(epoch) do
