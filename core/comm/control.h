@@ -31,8 +31,8 @@ typedef struct cf_notice {
 typedef struct cf_record {
     _Atomic uint64_t call; /* its number, from 1; written last */
     double at;             /* seconds, of the machine's clock that only goes forward */
-    int32_t line;
-    char what[96]; /* in words */
+    int64_t n;             /* elements of the only part, or the bytes of all */
+    int32_t op, root, dtype, nparts, line;
     char source[128];
 } cf_record;
 

@@ -238,11 +238,6 @@ static cfx_status run_done(cf_worker *worker, void *payload, bool poisoned) {
 
 /* ---- records ----------------------------------------------------------------------------- */
 
-static const char *const names[] = {
-    [CF_COMBINE_SUM] = "sum",          [CF_COMBINE_PROD] = "prod", [CF_COMBINE_MAX] = "max",
-    [CF_COMBINE_MIN] = "min",          [CF_COMBINE_AVG] = "avg",   [CF_COMBINE_COPY] = "synchronize",
-    [CF_COMBINE_WEIGHTED] = "weighted"};
-
 static uint64_t mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 29;
@@ -257,19 +252,12 @@ static uint64_t check_of(bool is_small, const cf_collective *how, uint64_t call,
     return hash;
 }
 
-/* "avg of 3 parts, 400 bytes, float32" */
 static uint64_t record(cf_world *world, const cf_collective *how, int32_t nparts, const cf_part *parts) {
-    char what[96], root[32] = "";
-    int64_t bytes = 0;
-    for (int32_t k = 0; k < nparts; k++) bytes += parts[k].n * cf_dtype_size(parts[k].dtype);
-    if (how->root >= 0) snprintf(root, sizeof root, " with root %d", (int)how->root);
-    if (nparts == 1)
-        snprintf(what, sizeof what, "%s%s of %lld %s", names[how->op], root, (long long)parts[0].n,
-                 cfx_dtype_name(parts[0].dtype));
-    else
-        snprintf(what, sizeof what, "%s%s of %d pieces, %lld bytes", names[how->op], root, (int)nparts,
-                 (long long)bytes);
-    return cf_world_record(world, what);
+    cf_record call = {
+        .n = parts[0].n, .op = (int32_t)how->op, .root = how->root, .dtype = parts[0].dtype, .nparts = nparts};
+    for (int32_t k = 0; k < nparts && nparts > 1; k++)
+        call.n = (k ? call.n : 0) + parts[k].n * cf_dtype_size(parts[k].dtype);
+    return cf_world_record(world, &call);
 }
 
 static const char *function_of(const cf_collective *how) {

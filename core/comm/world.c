@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -44,28 +45,44 @@ void cf_world_outlast_writers(const cf_world *world) {
 
 /* ---- records ----------------------------------------------------------------------------------------- */
 
-uint64_t cf_world_record(cf_world *world, const char *what) {
+uint64_t cf_world_record(cf_world *world, const cf_record *like) {
     cf_peer *peer = &world->control->peer[world->meeting.rank];
     const uint64_t call = atomic_load_explicit(&peer->calls, memory_order_relaxed) + 1;
     cf_record *record = &peer->record[call % CF_WORLD_RECORDS];
     const cf_hub *hub = &world->context->hub;
-    struct timespec at;
-    atomic_store(&record->call, 0);
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    record->at = (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+    atomic_store_explicit(&record->call, 0, memory_order_seq_cst);
+    record->at = now();
+    record->n = like->n;
+    record->op = like->op;
+    record->root = like->root;
+    record->dtype = like->dtype;
+    record->nparts = like->nparts;
     record->line = hub->line;
-    snprintf(record->what, sizeof record->what, "%s", what);
-    snprintf(record->source, sizeof record->source, "%s", hub->source);
-    atomic_store(&record->call, call);
-    atomic_store(&peer->calls, call);
+    const size_t most = sizeof record->source - 1, length = strnlen(hub->source, most);
+    memcpy(record->source, hub->source, length);
+    record->source[length] = '\0';
+    atomic_store_explicit(&record->call, call, memory_order_release);
+    atomic_store_explicit(&peer->calls, call, memory_order_release);
     return call;
 }
 
 void cf_world_describe(cf_control *control, int32_t rank, uint64_t call, char *text, size_t bytes) {
+    static const char *const names[] = {
+        [CF_COMBINE_SUM] = "sum",          [CF_COMBINE_PROD] = "prod", [CF_COMBINE_MAX] = "max",
+        [CF_COMBINE_MIN] = "min",          [CF_COMBINE_AVG] = "avg",   [CF_COMBINE_COPY] = "synchronize",
+        [CF_COMBINE_WEIGHTED] = "weighted"};
     cf_record *record = &control->peer[rank].record[call % CF_WORLD_RECORDS];
-    if (call == 0 || atomic_load(&record->call) != call) snprintf(text, bytes, "one of long ago");
-    else if (record->line <= 0) snprintf(text, bytes, "%s", record->what);
-    else snprintf(text, bytes, "%s at %s:%d", record->what, record->source, (int)record->line);
+    const cf_record r = *record;
+    char root[32] = "", what[96], at[160] = "";
+    if (call == 0 || r.call != call || atomic_load(&record->call) != call || r.op < 0 || r.op > CF_COMBINE_WEIGHTED) {
+        snprintf(text, bytes, "one of long ago");
+        return;
+    }
+    if (r.root >= 0) snprintf(root, sizeof root, " with root %d", (int)r.root);
+    if (r.nparts == 1) snprintf(what, sizeof what, "%lld %s", (long long)r.n, cfx_dtype_name(r.dtype));
+    else snprintf(what, sizeof what, "%d pieces, %lld bytes", (int)r.nparts, (long long)r.n);
+    if (r.line > 0) snprintf(at, sizeof at, " at %.*s:%d", (int)sizeof r.source, r.source, (int)r.line);
+    snprintf(text, bytes, "%s%s of %s%s", names[r.op], root, what, at);
 }
 
 int32_t cf_world_devices(const cfx_context *context) {

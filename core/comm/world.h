@@ -48,9 +48,9 @@ void cf_world_outlast_writers(const cf_world *world);
 /* Unmaps the control, and the arenas of others, but for those that are NULL; closes sockets that are its own. */
 void cf_world_unmap(cf_world *world);
 
-/* Notes a call of a collective, whose number it returns; `what` in words. */
-uint64_t cf_world_record(cf_world *world, const char *what);
-/* The rank's call of that number, for messages: "avg, 8 tensors, 2.1 MB at train.lua:38"; what is not known any more is
+/* Notes a call of a collective, whose number it returns.  As numbers: words are made only for a message. */
+uint64_t cf_world_record(cf_world *world, const cf_record *call);
+/* The rank's call of that number, for messages: "avg of 100 float32 at train.lua:38"; what is not known any more is
  * left out. */
 void cf_world_describe(cf_control *control, int32_t rank, uint64_t call, char *text, size_t bytes);
 
