@@ -182,7 +182,7 @@ static cfx_status invite(cf_world *world, double until, cf_received *all) {
     const cf_meeting *m = &world->meeting;
     cf_letter welcome = {
         .kind = CF_WELCOME, .meeting = atomic_load(&meetings), .abi = CFX_ABI_VERSION, .size = m->size};
-    int files[CF_LETTER_FILES], control = -1;
+    int files[CF_LETTER_FILES] = {0}, control = -1;
     CF_TRY(await(world, CF_HELLO, until, all));
     for (int32_t r = 1; r < m->size; r++) CF_TRY(check_hello(world, r, &all[r]));
     CF_TRY(cf_arena_file_new("conflux-world", cf_control_bytes(m->size), &control));

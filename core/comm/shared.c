@@ -1,6 +1,7 @@
 /* shared.c: see shared.h. */
 #include "comm/shared.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,7 @@ static bool gather_views(const step *s, cf_call *call, int32_t *first) {
         }
     }
     call->nout = (uint8_t)members;
-    return true;
+    return members > 0;
 }
 
 static void narrow(cf_call *call, int64_t from, int64_t n) {
@@ -176,6 +177,7 @@ static cfx_status join_small(cf_worker *worker, step *s, join_call *c, int32_t f
 
 static cfx_status join_slice(cf_worker *worker, const step *s, join_call *c, int32_t first) {
     const int64_t units = (s->n + UNIT - 1) / UNIT, members = c->call.nout, at = first + s->replica;
+    assert(members > 0);
     const int64_t from = units * at / members * UNIT, to = units * (at + 1) / members * UNIT;
     if (from >= s->n || from == to) return CFX_OK;
     narrow(&c->call, from, (to < s->n ? to : s->n) - from);

@@ -155,7 +155,7 @@ static void locate(const images *m, const tiles *t, int64_t tile, int width, int
 /* The addresses of such pixels, from channel c on; those in the pad are 0. */
 static void look(const images *m, const tiles *t, int64_t tile, int width, int64_t c, const float **pixels) {
     static const float zeros[IN] = {0};
-    int64_t at[16];
+    int64_t at[16] = {0};
     locate(m, t, tile, width, at);
     for (int k = 0; k < width * width; k++) pixels[k] = at[k] < 0 ? zeros : m->data + at[k] + c;
 }
