@@ -145,6 +145,11 @@ static cfx_status make_loader(const void *options) {
     cfx_loader_free(&loader);
     return status;
 }
+static cfx_status join_and_leave(const void *options) {
+    const cfx_status status = cfx_world_join(context, options);
+    if (status == CFX_OK) CHECK_STATUS(cfx_world_leave(context), CFX_OK);
+    return status;
+}
 static cfx_status update(const void *rule) {
     cfx_tensor *params[] = {&rows}, *moments[] = {&moment};
     const cfx_tensor *gradients[] = {&gradient};
@@ -180,8 +185,12 @@ TEST(options_end_where_a_field_does) {
     const size_t loaders[] = {END_OF(cfx_loader_options, devices),  END_OF(cfx_loader_options, shuffle),
                               END_OF(cfx_loader_options, last),     END_OF(cfx_loader_options, prefetch),
                               END_OF(cfx_loader_options, seed),     END_OF(cfx_loader_options, threads),
-                              END_OF(cfx_loader_options, skip_bad), sizeof loader};
+                              END_OF(cfx_loader_options, skip_bad), END_OF(cfx_loader_options, max_bad),
+                              END_OF(cfx_loader_options, shards),   sizeof loader};
     check_sizes(&loader, loaders, sizeof loaders / sizeof *loaders, make_loader);
+    const cfx_world_options world = {.size = sizeof world};
+    const size_t worlds[] = {sizeof world.size, sizeof world};
+    check_sizes(&world, worlds, sizeof worlds / sizeof *worlds, join_and_leave);
     const cfx_rule rule = {.size = sizeof rule, .name = "momentum", .rate = 0.1, .eps = 1};
     const size_t rules[] = {END_OF(cfx_rule, eps), END_OF(cfx_rule, clip_norm), sizeof rule};
     check_sizes(&rule, rules, sizeof rules / sizeof *rules, update);
