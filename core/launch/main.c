@@ -83,7 +83,8 @@ static int run(const cf_launch_options *options, char **words, cf_inherited *inh
 /* Whether so many ranks may be started at all. */
 static bool has_descriptors(const cf_launch_options *options) {
     struct rlimit limit;
-    const rlim_t each = options->output ? 4 : 2, needed = OWN_DESCRIPTORS + each * (rlim_t)options->ranks;
+    const rlim_t each = options->output ? 4 : 2, pair = 2; /* of sockets, while ranks are started */
+    const rlim_t ranks = (rlim_t)options->ranks, needed = OWN_DESCRIPTORS + each * ranks + pair * (ranks - 1);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return true;
     fail("-n %d: that many ranks take %llu descriptors, and this process may have %llu (`ulimit -Hn`)", options->ranks,
          (unsigned long long)needed, (unsigned long long)limit.rlim_cur);

@@ -13,7 +13,7 @@ function(embed name file library)
   set_tests_properties(embed_${name} PROPERTIES TIMEOUT 300)
   if(CONFLUX_SANITIZE MATCHES thread)
     set_tests_properties(embed_${name} PROPERTIES ENVIRONMENT # as for tests/c
-      "OMP_THREAD_LIMIT=1;TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/embed/tsan.supp")
+      "OMP_THREAD_LIMIT=1;TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp")
   endif()
 endfunction()
 

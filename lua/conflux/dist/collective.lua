@@ -335,7 +335,13 @@ end
 function collective.waitall(requests)
   if type(requests) ~= "table" then check.wrong("dist.waitall", "requests", "a list of requests", requests) end
   local results = {}
-  for i = 1, check.length("dist.waitall", "requests", requests) do results[i] = requests[i]:wait() end
+  local n = check.length("dist.waitall", "requests", requests)
+  for i = 1, n do
+    if getmetatable(requests[i]) ~= Request then
+      check.wrong("dist.waitall", ("requests[%d]"):format(i), "a request", requests[i])
+    end
+  end
+  for i = 1, n do results[i] = requests[i]:wait() end
   return results
 end
 

@@ -77,14 +77,17 @@ end
 -- Returns its position.
 ---@param list table  replicas
 function replicas.numbers(fname, w, list, n, root)
-  local counts, before = counts_of(fname, w, n)
-  local owner, at = 0, root
+  local counts = counts_of(fname, w, n)
+  local owner, at, total = 0, root, 0
+  for r = 1, w.size do total = total + counts[r] end
   while owner < w.size - 1 and at > counts[owner + 1] do
     at = at - counts[owner + 1]
     owner = owner + 1
   end
   local own = owner == w.rank and at or 1
-  if before + own ~= root and owner == w.rank then check.fail(fname, "there is no replica %d", root) end
+  if at > counts[owner + 1] then
+    check.fail(fname, "argument 'root': all ranks have %d replicas, got %d", total, root)
+  end
   if type(list[own]) == "number" then
     list[own] = world.numbers(w, fname, list[own])[owner + 1]
   elseif not is_tensor(list[own]) then
